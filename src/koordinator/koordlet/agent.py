@@ -9,7 +9,6 @@ On a dry run, a cluster in which nothing is changed tells what would be written.
 """
 
 import asyncio
-import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -226,7 +225,7 @@ async def repeat(part: Strategy | Reporter, pause: Pause, guard: Guard) -> NoRet
 
 async def _round(part: Strategy | Reporter) -> None:
     result = part.run()
-    if inspect.isawaitable(result):
+    if result is not None:
         await result
 
 

@@ -9,10 +9,8 @@ NODE_CPU_STOLEN = "node_cpu_stolen"
 NODE_MEMORY = "node_memory_usage"
 NODE_MEMORY_PAGE_CACHE = "node_memory_usage_with_page_cache"
 NODE_MEMORY_HOT_PAGE = "node_memory_with_hot_page_usage"
-NODE_MEMORY_COLD_PAGE = "node_memory_cold_page_size"
 NODE_GPU_CORE = "node_gpu_core_usage"
 NODE_GPU_MEMORY = "node_gpu_memory_usage"
-NODE_GPU_MEMORY_TOTAL = "node_gpu_memory_total"
 NODE_NUMA_CPU = "node_numa_cpu_usage"
 NODE_NUMA_MEMORY = "node_numa_memory_usage"
 SYS_NUMA_CPU = "sys_numa_cpu_usage"
@@ -24,32 +22,17 @@ POD_CPU = "pod_cpu_usage"
 POD_MEMORY = "pod_memory_usage"
 POD_MEMORY_PAGE_CACHE = "pod_memory_usage_with_page_cache"
 POD_MEMORY_HOT_PAGE = "pod_memory_with_hot_page_usage"
-POD_MEMORY_COLD_PAGE = "pod_memory_cold_page_size"
 POD_THROTTLED = "pod_cpu_throttled"
-POD_PSI = "pod_psi"
-POD_PSI_FULL_SUPPORTED = "pod_psi_cpu_full_supported"
 POD_GPU_CORE = "pod_gpu_core_usage"
 POD_GPU_MEMORY = "pod_gpu_memory_usage"
 CONTAINER_CPU = "container_cpu_usage"
-CONTAINER_MEMORY = "container_memory_usage"
-CONTAINER_MEMORY_PAGE_CACHE = "container_memory_usage_with_page_cache"
-CONTAINER_MEMORY_HOT_PAGE = "container_memory_with_hot_page_usage"
-CONTAINER_MEMORY_COLD_PAGE = "container_memory_cold_page_size"
 CONTAINER_THROTTLED = "container_cpu_throttled"
-CONTAINER_CPI = "container_cpi"
-CONTAINER_PSI = "container_psi"
-CONTAINER_PSI_FULL_SUPPORTED = "container_psi_cpu_full_supported"
-CONTAINER_GPU_CORE = "container_gpu_core_usage"
-CONTAINER_GPU_MEMORY = "container_gpu_memory_usage"
 HOST_APP_CPU = "host_application_cpu_usage"
 HOST_APP_MEMORY = "host_application_memory_usage"
 HOST_APP_MEMORY_PAGE_CACHE = "host_application_memory_usage_with_page_cache"
 HOST_APP_MEMORY_HOT_PAGE = "host_application_memory_with_hot_page_usage"
-HOST_APP_MEMORY_COLD_PAGE = "host_application_memory_cold_page_size"
 FOREIGN_CPU = "foreign_container_cpu_usage"
 FOREIGN_MEMORY = "foreign_container_memory_usage"
-RESCTRL_LLC = "resctrl_resource_llc"
-RESCTRL_MB = "resctrl_resource_mb"
 
 POD_UID = "pod_uid"
 CONTAINER_ID = "container_id"
@@ -64,31 +47,22 @@ BE_CPU_USED = {BE_RESOURCE: "cpu", BE_ALLOCATION: BE_USAGE}
 """Properties of the series of CPU that best-effort pods use together."""
 
 _GPU = (GPU_MINOR, GPU_UUID)
-_PSI = ("psi_resource", "psi_precision", "psi_degree")
 
 PROPERTIES: dict[str, frozenset[str]] = {
     kind: frozenset(names)
     for kinds, names in (
-        ((NODE_CPU, NODE_MEMORY, NODE_MEMORY_PAGE_CACHE, NODE_MEMORY_HOT_PAGE, NODE_MEMORY_COLD_PAGE), ()),
+        ((NODE_CPU, NODE_MEMORY, NODE_MEMORY_PAGE_CACHE, NODE_MEMORY_HOT_PAGE), ()),
         ((NODE_CPU_STOLEN, SYS_CPU, SYS_MEMORY), ()),
-        ((NODE_GPU_CORE, NODE_GPU_MEMORY, NODE_GPU_MEMORY_TOTAL), _GPU),
+        ((NODE_GPU_CORE, NODE_GPU_MEMORY), _GPU),
         ((NODE_NUMA_CPU, NODE_NUMA_MEMORY, SYS_NUMA_CPU, SYS_NUMA_MEMORY), (NUMA_NODE,)),
         ((NODE_BE,), (BE_RESOURCE, BE_ALLOCATION)),
-        ((POD_CPU, POD_MEMORY, POD_MEMORY_PAGE_CACHE, POD_MEMORY_HOT_PAGE, POD_MEMORY_COLD_PAGE), (POD_UID,)),
-        ((POD_THROTTLED, POD_PSI_FULL_SUPPORTED), (POD_UID,)),
+        ((POD_CPU, POD_MEMORY, POD_MEMORY_PAGE_CACHE, POD_MEMORY_HOT_PAGE), (POD_UID,)),
+        ((POD_THROTTLED,), (POD_UID,)),
         ((POD_GPU_CORE, POD_GPU_MEMORY), (POD_UID, *_GPU)),
-        ((POD_PSI,), (POD_UID, *_PSI)),
-        ((CONTAINER_CPU, CONTAINER_MEMORY, CONTAINER_MEMORY_PAGE_CACHE), (CONTAINER_ID,)),
-        ((CONTAINER_MEMORY_HOT_PAGE, CONTAINER_MEMORY_COLD_PAGE, CONTAINER_THROTTLED), (CONTAINER_ID,)),
-        ((CONTAINER_GPU_CORE, CONTAINER_GPU_MEMORY), (CONTAINER_ID, *_GPU)),
-        ((CONTAINER_CPI,), (POD_UID, CONTAINER_ID, "cpi_resource")),
-        ((CONTAINER_PSI,), (POD_UID, CONTAINER_ID, *_PSI)),
-        ((CONTAINER_PSI_FULL_SUPPORTED,), (POD_UID, CONTAINER_ID)),
+        ((CONTAINER_CPU, CONTAINER_THROTTLED), (CONTAINER_ID,)),
         ((FOREIGN_CPU, FOREIGN_MEMORY), (CONTAINER_ID,)),
         ((HOST_APP_CPU, HOST_APP_MEMORY, HOST_APP_MEMORY_PAGE_CACHE), (HOST_APP_NAME,)),
-        ((HOST_APP_MEMORY_HOT_PAGE, HOST_APP_MEMORY_COLD_PAGE), (HOST_APP_NAME,)),
-        ((RESCTRL_LLC,), ("qos", "cache_id")),
-        ((RESCTRL_MB,), ("qos", "cache_id", "resctrl_mb_type")),
+        ((HOST_APP_MEMORY_HOT_PAGE,), (HOST_APP_NAME,)),
     )
     for kind in kinds
 }

@@ -353,6 +353,8 @@ def _key(kind: str, properties: Mapping[str, str]) -> _Key:
 
 LATEST_INTERVALS = 2
 """Greatest age of the newest sample, in collect intervals."""
+CONTAINER_ROUNDS = 5
+"""Collect intervals between two points of a container for which nobody waits (collect/group_usage.py)."""
 
 
 class Average(msgspec.Struct, frozen=True):
@@ -383,11 +385,11 @@ class Readings:
         points = self._store.query(kind, end_ms - int(window_s * 1000), end_ms, properties)
         return Average(points.aggregate(Aggregation.AVG), points.count)
 
-    def latest_by(self, kind: str, name: str) -> dict[str, float]:
-        """Return the newest value of each series of a kind with one property, by that property; without those too
-        old."""
+    def latest_by(self, kind: str, name: str, intervals: int = LATEST_INTERVALS) -> dict[str, float]:
+        """Return the newest value of each series of a kind with one property, by that property; without those older
+        than so many collect intervals."""
         end_ms = int(self._clock.now() * 1000)
-        start_ms = end_ms - int(LATEST_INTERVALS * self.collect_interval_s * 1000)
+        start_ms = end_ms - int(intervals * self.collect_interval_s * 1000)
         return self._store.latest_by(kind, name, start_ms, end_ms)
 
     def average_by(self, kind: str, name: str, window_s: float) -> dict[str, float]:
@@ -399,9 +401,10 @@ class Readings:
         """Return the newest values of all pods, by UID."""
         return self.latest_by(kind, kinds.POD_UID)
 
-    def containers(self, kind: str) -> dict[str, float]:
-        """Return the newest values of all containers, by full container id."""
-        return self.latest_by(kind, kinds.CONTAINER_ID)
+    def containers(self, kind: str, intervals: int = LATEST_INTERVALS) -> dict[str, float]:
+        """Return the newest values of all containers, by full container id; without those older than so many collect
+        intervals."""
+        return self.latest_by(kind, kinds.CONTAINER_ID, intervals)
 
     def host_applications(self, kind: str = kinds.HOST_APP_CPU) -> dict[str, float]:
         """Return the newest values of all host applications, by name."""

@@ -49,16 +49,15 @@ def test_pressure_is_kept_by_resource_and_degree_and_shown_with_all_averages(
 
         assert PressureCollector(node.shared).collect()
 
-        some = {"psi_resource": "cpu", "psi_precision": "10", "psi_degree": "some"}
-        assert node.values(kinds.POD_PSI, pod_uid="web", **some) == [1.5]
-        assert node.values(kinds.POD_PSI, psi_resource="io", psi_degree="full") == [0.5]
-        assert node.values(kinds.CONTAINER_PSI, container_id="containerd://web-0", **some) == [2.5]
-        assert node.values(kinds.CONTAINER_PSI, container_id="containerd://web-1") == []
-        assert node.values(kinds.POD_PSI_FULL_SUPPORTED) == [1.0]
-        assert node.values(kinds.CONTAINER_PSI_FULL_SUPPORTED) == [0.0]
         shown = node.shared.metrics.pod_psi.values
+        assert shown["n1", "web", "web", "d", "cpu", "avg10", "some", "true"] == 1.5
+        assert shown["n1", "web", "web", "d", "io", "avg10", "full", "true"] == 0.5
         assert shown["n1", "web", "web", "d", "mem", "avg300", "some", "true"] == 3.0
         assert len(shown) == 3 * 2 * 3
+        of_containers = node.shared.metrics.container_psi.values
+        own = ("n1", "containerd://web-0", "c0", "web", "web", "d")
+        assert of_containers[*own, "cpu", "avg10", "some", "false"] == 2.5
+        assert len(of_containers) == 3 * 2 * 3, "the other container has no files"
 
     life(main)
 
@@ -87,8 +86,9 @@ def test_an_empty_pressure_file_costs_only_its_group(tmp_path: Path) -> None:
 
         assert PressureCollector(node.shared).collect()
 
-        assert node.values(kinds.POD_PSI, pod_uid="web") == []
-        assert len(node.values(kinds.POD_PSI, pod_uid="other")) == 6
+        shown = node.shared.metrics.pod_psi.values
+        assert {uid for _, uid, *_ in shown} == {"other"}
+        assert len(shown) == 3 * 2 * 3
 
     life(main)
 
@@ -106,6 +106,7 @@ def test_cold_pages_start_the_scanner_and_split_memory(tmp_path: Path) -> None:
             text = host_tree.idle_page_stats(cold)
             host_tree.write(node.cgroups / "memory" / group, {"memory.idle_page_stats": text})
         node.counters(POD, anon=300, cache=200)
+        node.counters("host-latency-sensitive/nginx", anon=20, cache=10)
         kidled = tmp_path / "sys/kernel/mm/kidled"
         before = (kidled / "scan_period_in_seconds").read_text().strip()
 
@@ -115,12 +116,9 @@ def test_cold_pages_start_the_scanner_and_split_memory(tmp_path: Path) -> None:
         assert (kidled / "use_hierarchy").read_text() == "1\n"
         assert node.shared.executor.owners() == [OWNER]
         assert node.shared.view.has_cold_pages
-        assert node.values(kinds.NODE_MEMORY_COLD_PAGE) == [1024]
         assert node.values(kinds.NODE_MEMORY_HOT_PAGE) == [500 * 1024 - 1024]
-        assert node.values(kinds.POD_MEMORY_COLD_PAGE) == [100]
         assert node.values(kinds.POD_MEMORY_HOT_PAGE) == [400]
-        assert node.values(kinds.CONTAINER_MEMORY_HOT_PAGE) == [0]
-        assert node.values(kinds.HOST_APP_MEMORY_COLD_PAGE, host_app_name="nginx") == [10]
+        assert node.values(kinds.HOST_APP_MEMORY_HOT_PAGE, host_app_name="nginx") == [20]
 
         collectors(node.shared)  # as an agent does that starts without the gate
         assert (kidled / "scan_period_in_seconds").read_text().strip() == before
@@ -153,7 +151,7 @@ def test_counters_that_the_cpu_lacks_are_refused_once(
 
         assert await rounds(CPI(node.shared), *[lambda: None] * 3) == [True] * 3
 
-        assert node.values(kinds.CONTAINER_CPI) == []
+        assert not node.shared.metrics.container_cpi.values
 
     with caplog.at_level(logging.WARNING):
         life(main)
@@ -189,9 +187,7 @@ def test_caches_and_bandwidth_are_reported_by_class(tmp_path: Path) -> None:
 
         assert ResctrlMonitors(node.shared).collect()
 
-        assert node.values(kinds.RESCTRL_LLC, qos="BE", cache_id="0") == [5]
-        assert node.values(kinds.RESCTRL_MB, qos="BE", resctrl_mb_type="mbm_total_bytes") == [5]
-        assert node.values(kinds.RESCTRL_MB, resctrl_mb_type="mbm_local_bytes") == []
+        assert node.shared.metrics.memory_bandwidth.values == {("n1", "0", "BE", "mbm_total_bytes"): 5}
         assert node.shared.metrics.llc_occupancy.values == {("n1", "0", "BE"): 5}
 
     life(main)
@@ -241,7 +237,7 @@ def test_storage_is_worked_out_again_when_disks_or_mounts_have_changed(tmp_path:
     life(main)
 
 
-def test_cards_are_reported_for_node_pods_and_containers(tmp_path: Path) -> None:
+def test_cards_are_reported_for_node_and_pods(tmp_path: Path) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock)
         node.pods(make_pod("web", containers=2), make_pod("idle"))
@@ -255,9 +251,8 @@ def test_cards_are_reported_for_node_pods_and_containers(tmp_path: Path) -> None
 
         assert node.values(kinds.NODE_GPU_CORE, gpu_minor="0") == [50]
         assert node.values(kinds.NODE_GPU_MEMORY, gpu_minor="1") == [7]
-        assert node.values(kinds.NODE_GPU_MEMORY_TOTAL, gpu_device_uuid="u1") == [1000]
         assert node.values(kinds.POD_GPU_CORE, pod_uid="web") == [50]
-        assert node.values(kinds.CONTAINER_GPU_MEMORY, container_id="containerd://web-1") == [50]
+        assert node.values(kinds.POD_GPU_MEMORY, pod_uid="web") == [150]
         assert node.values(kinds.POD_GPU_CORE, pod_uid="idle") == []
 
     life(main)

@@ -49,7 +49,6 @@ async def test_a_pod_without_groups_is_measured_by_its_runtime_and_counts_among_
     assert node.values(kinds.POD_CPU, pod_uid="vm") == [0.5]
     assert node.values(kinds.POD_MEMORY, pod_uid="vm") == [5000]
     assert node.values(kinds.CONTAINER_CPU, container_id="containerd://vm-0") == [0.5]
-    assert node.values(kinds.CONTAINER_MEMORY, container_id="containerd://vm-0") == [1000]
     assert node.values(kinds.POD_CPU, pod_uid="seen") == [], "its group tells"
     await PodUsage(node.shared, node.known, node.scan).collect()
     assert node.known.pods is not None

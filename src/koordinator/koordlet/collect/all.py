@@ -192,7 +192,7 @@ class CollectorRunner:
 
     async def _round(self, collector: Collector) -> None:
         good = collector.collect()
-        if inspect.isawaitable(good):
+        if not isinstance(good, bool):
             good = await good
         if good:
             self._started[collector.name].set()

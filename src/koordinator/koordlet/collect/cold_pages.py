@@ -41,29 +41,13 @@ class ColdPages:
         at_ms = int(self._shared.clock.now() * 1000)
         is_node = self._node(at_ms)
         for pod in view.pods.values():
-            self._group(
-                kinds.POD_MEMORY_COLD_PAGE, kinds.POD_MEMORY_HOT_PAGE, kinds.POD_UID, pod.uid, pod.group
-            )
-            for container in pod.containers:
-                self._group(
-                    kinds.CONTAINER_MEMORY_COLD_PAGE,
-                    kinds.CONTAINER_MEMORY_HOT_PAGE,
-                    kinds.CONTAINER_ID,
-                    container.id,
-                    container.group,
-                )
+            self._group(kinds.POD_MEMORY_HOT_PAGE, kinds.POD_UID, pod.uid, pod.group)
         for application in view.host_applications:
             try:
                 group = cgroup_layout.host_application_dir(view.driver, application)
             except LayoutError:
                 continue
-            self._group(
-                kinds.HOST_APP_MEMORY_COLD_PAGE,
-                kinds.HOST_APP_MEMORY_HOT_PAGE,
-                kinds.HOST_APP_NAME,
-                application.name,
-                group,
-            )
+            self._group(kinds.HOST_APP_MEMORY_HOT_PAGE, kinds.HOST_APP_NAME, application.name, group)
         return is_node
 
     def _obstacle(self) -> str:
@@ -96,15 +80,13 @@ class ColdPages:
             return False
         if pages is None or memory is None:
             return False
-        cold_bytes = pages.cold_bytes()
         free_bytes = memory.total_bytes - memory.usage_with_page_cache_bytes
-        hot_bytes = rates.node_hot_bytes(memory.total_bytes, free_bytes, cold_bytes)
-        store.ring(kinds.NODE_MEMORY_COLD_PAGE).append(at_ms, cold_bytes)
+        hot_bytes = rates.node_hot_bytes(memory.total_bytes, free_bytes, pages.cold_bytes())
         store.ring(kinds.NODE_MEMORY_HOT_PAGE).append(at_ms, hot_bytes)
         return True
 
-    def _group(self, cold: str, hot: str, name: str, value: str, group: str) -> None:
-        """One group; left out when it cannot be read."""
+    def _group(self, kind: str, name: str, value: str, group: str) -> None:
+        """Store the memory in use of one group; left out when it cannot be read."""
         cgroups, store = self._shared.host.cgroups, self._shared.store
         try:
             pages, stat = cgroups.idle_pages(group), cgroups.memory_stat(group)
@@ -112,7 +94,5 @@ class ColdPages:
             return
         if pages is None or stat is None:
             return
-        cold_bytes = pages.cold_bytes()
-        at_ms = int(self._shared.clock.now() * 1000)
-        store.ring(cold, {name: value}).append(at_ms, cold_bytes)
-        store.ring(hot, {name: value}).append(at_ms, rates.cgroup_hot_bytes(stat, cold_bytes))
+        hot_bytes = rates.cgroup_hot_bytes(stat, pages.cold_bytes())
+        store.ring(kind, {name: value}).append(int(self._shared.clock.now() * 1000), hot_bytes)

@@ -1,4 +1,4 @@
-"""Collect what nodes, pods and containers use of their GPUs. Source: behaviour/koordlet-observe 10.1."""
+"""Collect what nodes and pods use of their GPUs. Source: behaviour/koordlet-observe 10.1."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -31,7 +31,7 @@ def node_usage(minors: Iterable[int], processes: Processes) -> dict[int, GPUUsag
 
 
 def group_usage(processes: Processes, pids: Collection[int]) -> dict[int, GPUUsage]:
-    """Return what the processes of a pod or container use, of the cards that they touch."""
+    """Return what the processes of a pod use, of the cards that they touch."""
     sums: dict[int, GPUUsage] = {}
     for pid in pids:
         for minor, usage in processes.get(pid, {}).items():
@@ -74,36 +74,16 @@ class GPUUsageCollector:
             names = _names(devices[minor])
             store.ring(kinds.NODE_GPU_CORE, names).append(at_ms, usage.core_percent)
             store.ring(kinds.NODE_GPU_MEMORY, names).append(at_ms, usage.memory_bytes)
-            store.ring(kinds.NODE_GPU_MEMORY_TOTAL, names).append(at_ms, devices[minor].memory_bytes)
 
     def _pod(
         self, pod: PodRecord, devices: Mapping[int, GPUDevice], processes: Processes, at_ms: int
     ) -> None:
-        pids: list[int] = []
-        for container in pod.containers:
-            if not container.is_running:
-                continue
-            own = self._pids(container.group)
-            pids += own
-            kind = (kinds.CONTAINER_GPU_CORE, kinds.CONTAINER_GPU_MEMORY)
-            self._keep(kind, {kinds.CONTAINER_ID: container.id}, devices, processes, own, at_ms)
-        kind = (kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY)
-        self._keep(kind, {kinds.POD_UID: pod.uid}, devices, processes, pids, at_ms)
-
-    def _keep(
-        self,
-        kind: tuple[str, str],
-        names: Mapping[str, str],
-        devices: Mapping[int, GPUDevice],
-        processes: Processes,
-        pids: Iterable[int],
-        at_ms: int,
-    ) -> None:
+        pids = [pid for each in pod.containers if each.is_running for pid in self._pids(each.group)]
         store = self._shared.store
-        for minor, usage in group_usage(processes, list(pids)).items():
-            whole = {**names, **_names(devices[minor])}
-            store.ring(kind[0], whole).append(at_ms, usage.core_percent)
-            store.ring(kind[1], whole).append(at_ms, usage.memory_bytes)
+        for minor, usage in group_usage(processes, pids).items():
+            names = {kinds.POD_UID: pod.uid, **_names(devices[minor])}
+            store.ring(kinds.POD_GPU_CORE, names).append(at_ms, usage.core_percent)
+            store.ring(kinds.POD_GPU_MEMORY, names).append(at_ms, usage.memory_bytes)
 
     def _pids(self, group: str) -> list[int]:
         try:

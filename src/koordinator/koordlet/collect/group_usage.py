@@ -2,15 +2,15 @@
 
 Reading is what costs (2 to 15 us a file when nobody else has just touched it), so only what can have changed is read:
 
-* CPU time of each pod, and of its containers when that of the pod has grown (those of batch pods, which nobody asks
-  for, each fifth round);
-* quota periods and the whole memory of groups whose CPU time has grown (that of services, upon which nobody acts
-  within seconds, each fifth round, that of containers, which nobody asks for, each tenth, and is stored only then);
+* CPU time of each pod, and of its containers when that of the pod has grown (each fifth round where nobody asks within
+  seconds: those of batch pods, and of services without a quota, which are not throttled);
+* quota periods of groups whose CPU time has grown, and the whole memory of such pods (of batch each second round, of
+  services, upon which nobody acts within seconds, each fifth; nobody asks for that of containers);
 * `memory.stat` (as dear as all others together: the kernel adds up statistics of the whole subtree) of groups whose
   whole memory has moved by more than `MEMORY_SHARE`.
 
 Memory is looked at anyway after `MEMORY_ROUNDS` rounds, since others may have reclaimed it, and quota periods of groups
-that run without a quota after `PERIOD_ROUNDS`. A first reading, a group made anew below the same path, a counter that
+that run without a quota after `PERIODS_S`. A first reading, a group made anew below the same path, a counter that
 went backwards and a period that is not positive give no sample. Source: behaviour/koordlet-observe 5.3 and 5.8.
 """
 
@@ -22,16 +22,15 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Identity
 from koordinator.koordlet.collect import rates
-from koordinator.koordlet.series import Ring
+from koordinator.koordlet.series import CONTAINER_ROUNDS, Ring
 
 GROUPS_AT_ONCE = 8
 """Pods that are read before the time is taken again, so that a pause in between falsifies few rates."""
 MEMORY_SHARE = 1 / 128
 MEMORY_ROUNDS = 10
+BATCH_MEMORY_ROUNDS = 2
 SERVICE_MEMORY_ROUNDS = 5
-CONTAINER_MEMORY_ROUNDS = 10
-PERIOD_ROUNDS = 5
-BATCH_CONTAINER_ROUNDS = 5
+PERIODS_S = 4.5
 CORES_TOLERANCE = 1.25
 """Ratio to all CPUs that a group may seem to use, since reading takes its time; above that it is no rate."""
 
@@ -40,11 +39,13 @@ _UNKNOWN = -1
 
 
 class GroupRings:
-    """Series of one group; None for those that are not kept."""
+    """Series of one group; None for those that are not kept. What it uses of memory is read for one only."""
 
     __slots__ = ("cpu", "memory", "page_cache", "throttled")
 
-    def __init__(self, cpu: Ring, memory: Ring, throttled: Ring | None, page_cache: Ring | None) -> None:
+    def __init__(
+        self, cpu: Ring, memory: Ring | None, throttled: Ring | None, page_cache: Ring | None
+    ) -> None:
         self.cpu = cpu
         self.memory = memory
         self.throttled = throttled
@@ -56,17 +57,14 @@ class MeasuredGroup:
 
     __slots__ = (
         "_at_s",
-        "_below_every",
         "_below_rounds_left",
         "_identity",
         "_is_rate",
-        "_is_read",
-        "_keeps_every_point",
         "_memory_every",
         "_memory_rounds_left",
         "_memory_seen",
-        "_period_rounds_left",
         "_periods",
+        "_periods_at_s",
         "_throttled",
         "_usage_ns",
         "_whole_rounds_left",
@@ -74,6 +72,7 @@ class MeasuredGroup:
         "cores",
         "cpu_stat_path",
         "group",
+        "has_quota",
         "has_run",
         "is_measured",
         "memory_bytes",
@@ -82,6 +81,7 @@ class MeasuredGroup:
         "page_cache_bytes",
         "rings",
         "usage_path",
+        "watches_quotas",
     )
 
     def __init__(
@@ -91,13 +91,13 @@ class MeasuredGroup:
         rings: GroupRings,
         *,
         memory_every: int = 1,
-        below_every: int = 1,
+        watches_quotas: bool = False,
         index: int = 0,
-        keeps_every_point: bool = True,
     ) -> None:
-        """`memory_every`, `below_every`: after how many rounds its memory and what is below it are looked at; `index`
-        tells apart when that is. Without `keeps_every_point` memory is stored only then."""
+        """`memory_every`: after how many rounds its memory is looked at; `index` tells apart when that is. With
+        `watches_quotas` what is below it is looked at in each round while any of it has a quota."""
         self.group = group
+        self.watches_quotas = watches_quotas
         self.rings = rings
         self.below: Sequence[MeasuredGroup] = ()
         self.has_run = True
@@ -108,17 +108,15 @@ class MeasuredGroup:
         self.memory_stat_path = cgroups.path(Knob.MEMORY_STAT, group)
         self.cores = 0.0
         self.memory_bytes = self.page_cache_bytes = 0
-        self._below_every = below_every
-        self._below_rounds_left = index % below_every
+        self._below_rounds_left = 0 if watches_quotas else index % CONTAINER_ROUNDS
         self._memory_every = memory_every
-        self._keeps_every_point, self._is_read = keeps_every_point, False
         self._memory_rounds_left = index % MEMORY_ROUNDS  # not all in the same round
         self._whole_rounds_left = index % memory_every
         self._forget()
 
     def _forget(self) -> None:
         self.is_measured = False
-        """True when the last round gave CPU and memory."""
+        """True when the last round gave CPU, and memory if there is a series for it."""
         self._is_rate = False
         self._usage_ns = self._memory_seen = _UNKNOWN
         self._at_s = 0.0
@@ -126,8 +124,10 @@ class MeasuredGroup:
         self._forget_periods()
 
     def _forget_periods(self) -> None:
+        self.has_quota = True
+        """False when it ran and nobody counted its periods."""
         self._periods: tuple[int, int] | None = None
-        self._period_rounds_left = 0
+        self._periods_at_s = 0.0
         self._throttled: float | None = None
 
     def take_usage(
@@ -163,22 +163,23 @@ class MeasuredGroup:
         self._below_rounds_left -= 1
         if self._below_rounds_left > 0:
             return False
-        self._below_rounds_left = self._below_every
+        is_urgent = self.watches_quotas and any(each.has_quota for each in self.below)
+        self._below_rounds_left = 1 if is_urgent else CONTAINER_ROUNDS
         return True
 
     def _rests(self) -> bool:
         """Nothing more is to be read of a group that does not run."""
-        self._memory_rounds_left -= 1
-        if self._memory_seen < 0 or self._memory_rounds_left <= 0:
-            return False
+        if self.rings.memory is not None:
+            self._memory_rounds_left -= 1
+            if self._memory_seen < 0 or self._memory_rounds_left <= 0:
+                return False
         if self._periods is not None:
             self._throttled = 0.0
         return True
 
     def wants_periods(self) -> bool:
         """Return whether to look at its quota periods now."""
-        self._period_rounds_left -= 1
-        return self._period_rounds_left <= 0
+        return self.has_quota or self._at_s - self._periods_at_s >= PERIODS_S
 
     def take_periods(self, version: int, stat: bytes | None) -> None:
         """Share of quota periods in which it was throttled since the last reading; unknown without one before."""
@@ -188,24 +189,25 @@ class MeasuredGroup:
         if found is None:
             return
         self._periods = found.periods, found.throttled
+        self._periods_at_s = self._at_s
         if last is None:
             return
         periods, throttled = found.periods - last[0], found.throttled - last[1]
         if periods < 0 or throttled < 0:
             return
         self._throttled = min(throttled / periods, 1.0) if periods else 0.0
-        if not periods and self.cores > 0:
-            self._period_rounds_left = PERIOD_ROUNDS  # it runs, and nobody counts: there is no quota
+        self.has_quota = periods > 0 or self.cores == 0
 
     def wants_memory(self) -> bool:
         """Return whether to look at its memory now."""
+        if self.rings.memory is None:
+            return False
         self._memory_rounds_left -= 1
         self._whole_rounds_left -= 1
         if self._memory_seen >= 0 and self._whole_rounds_left > 0:
             return False
         if self._memory_seen >= 0:
             self._whole_rounds_left = self._memory_every
-        self._is_read = True
         return True
 
     def take_memory(self, memory: bytes | None) -> bool:
@@ -233,17 +235,15 @@ class MeasuredGroup:
 
     def store(self, at_ms: int) -> None:
         """Store what is known now, if it is."""
-        self.is_measured = self._is_rate and self._memory_seen >= 0
+        rings = self.rings
+        self.is_measured = self._is_rate and (rings.memory is None or self._memory_seen >= 0)
         if not self.is_measured:
             return
-        rings = self.rings
         rings.cpu.append(at_ms, self.cores)
         if rings.throttled is not None and self._throttled is not None:
             rings.throttled.append(at_ms, self._throttled)
-        if not (self._keeps_every_point or self._is_read):
-            return
-        self._is_read = False
-        rings.memory.append(at_ms, self.memory_bytes)
+        if rings.memory is not None:
+            rings.memory.append(at_ms, self.memory_bytes)
         if rings.page_cache is not None:
             rings.page_cache.append(at_ms, self.memory_bytes + self.page_cache_bytes)
 

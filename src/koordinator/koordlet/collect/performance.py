@@ -13,7 +13,6 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_values import Pressure, PressureStall
 from koordinator.host.errors import ContentError
 from koordinator.host.perf_events import CYCLES_AND_INSTRUCTIONS, EventPair
-from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.metrics import NodeGauge
 from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
@@ -86,8 +85,7 @@ class CPI:
         return (running[first:] + running[:first])[:containers_max]
 
     def _keep(self, watched: list[_Watched], counts: dict[str, perf_events.Counts]) -> None:
-        at_ms = int(self._shared.clock.now() * 1000)
-        gauge, store = self._shared.metrics.container_cpi, self._shared.store
+        gauge = self._shared.metrics.container_cpi
         gauge.reset()
         for each in watched:
             found = counts.get(each.container.group)
@@ -95,19 +93,11 @@ class CPI:
                 continue  # it ended before it could be watched
             meta = each.pod.pod.metadata
             labels = (each.container.id, each.container.name, each.pod.uid, meta.name, meta.namespace)
-            fields = (("cycle", "cycles", found.leader), ("instruction", "instructions", found.follower))
-            for resource, field, value in fields:
-                names = {
-                    kinds.POD_UID: each.pod.uid,
-                    kinds.CONTAINER_ID: each.container.id,
-                    "cpi_resource": resource,
-                }
-                store.ring(kinds.CONTAINER_CPI, names).append(at_ms, value)
-                gauge.set(value, *labels, field)
+            gauge.set(found.leader, *labels, "cycles")
+            gauge.set(found.follower, *labels, "instructions")
 
 
 _KNOBS = {"cpu": Knob.CPU_PRESSURE, "mem": Knob.MEMORY_PRESSURE, "io": Knob.IO_PRESSURE}
-_PRECISION = "10"
 
 
 class PressureCollector:
@@ -128,21 +118,15 @@ class PressureCollector:
         metrics = self._shared.metrics
         metrics.pod_psi.reset()
         metrics.container_psi.reset()
-        at_ms = int(self._shared.clock.now() * 1000)
         for pod in self._shared.view.pods.values():
             meta = pod.pod.metadata
             of_pod = (pod.uid, meta.name, meta.namespace)
             stalls = self._stalls(pod.group)
             if stalls is not None:
-                names = {kinds.POD_UID: pod.uid}
-                self._keep((kinds.POD_PSI, kinds.POD_PSI_FULL_SUPPORTED), names, stalls, at_ms)
                 _show(metrics.pod_psi, of_pod, stalls)
             for container in pod.containers:
                 stalls = self._stalls(container.group)
                 if stalls is not None:
-                    names = {kinds.POD_UID: pod.uid, kinds.CONTAINER_ID: container.id}
-                    kind = (kinds.CONTAINER_PSI, kinds.CONTAINER_PSI_FULL_SUPPORTED)
-                    self._keep(kind, names, stalls, at_ms)
                     _show(metrics.container_psi, (container.id, container.name, *of_pod), stalls)
         return True
 
@@ -171,21 +155,6 @@ class PressureCollector:
             except ContentError:
                 return None
         return found
-
-    def _keep(
-        self,
-        kind: tuple[str, str],
-        names: Mapping[str, str],
-        stalls: Mapping[str, PressureStall],
-        at_ms: int,
-    ) -> None:
-        store = self._shared.store
-        for resource, stall in stalls.items():
-            for degree, pressure in (("some", stall.some), ("full", stall.full)):
-                own = {"psi_resource": resource, "psi_precision": _PRECISION, "psi_degree": degree}
-                store.ring(kind[0], {**names, **own}).append(at_ms, pressure.avg10)
-        supported = float(stalls["cpu"].is_full_supported)
-        store.ring(kind[1], names).append(at_ms, supported)
 
 
 def _show(gauge: NodeGauge, labels: tuple[str, ...], stalls: Mapping[str, PressureStall]) -> None:
@@ -223,8 +192,7 @@ class ResctrlMonitors:
                 log.warning("resctrl not collected", extra={"reason": reason})
         if reason:
             return True
-        metrics, store = self._shared.metrics, self._shared.store
-        at_ms = int(self._shared.clock.now() * 1000)
+        metrics = self._shared.metrics
         metrics.llc_occupancy.reset()
         metrics.memory_bandwidth.reset()
         for group in GROUPS:
@@ -234,15 +202,11 @@ class ResctrlMonitors:
                 log.debug("resctrl group skipped", extra={"group": group, "problem": str(error)})
                 continue
             for cache, counted in (monitors or {}).items():
-                names = {"qos": group, "cache_id": str(cache)}
                 if counted.occupancy_bytes is not None:
-                    store.ring(kinds.RESCTRL_LLC, names).append(at_ms, counted.occupancy_bytes)
                     metrics.llc_occupancy.set(counted.occupancy_bytes, str(cache), group)
                 traffic = (("mbm_local_bytes", counted.local_bytes), ("mbm_total_bytes", counted.total_bytes))
                 for kind, moved_bytes in traffic:
                     if moved_bytes is not None:
-                        own = {**names, "resctrl_mb_type": kind}
-                        store.ring(kinds.RESCTRL_MB, own).append(at_ms, moved_bytes)
                         metrics.memory_bandwidth.set(moved_bytes, str(cache), group, kind)
         return True
 

@@ -19,8 +19,7 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import (
-    BATCH_CONTAINER_ROUNDS,
-    CONTAINER_MEMORY_ROUNDS,
+    BATCH_MEMORY_ROUNDS,
     GROUPS_AT_ONCE,
     SERVICE_MEMORY_ROUNDS,
     GroupRings,
@@ -119,32 +118,21 @@ class PodUsage:
             self._shared.host.cgroups,
             pod.group,
             rings,
-            memory_every=SERVICE_MEMORY_ROUNDS if node_pods.is_service(pod) else 1,
-            below_every=BATCH_CONTAINER_ROUNDS if pod.qos is QoSClass.BE else 1,
+            memory_every=SERVICE_MEMORY_ROUNDS if node_pods.is_service(pod) else BATCH_MEMORY_ROUNDS,
+            watches_quotas=pod.qos is not QoSClass.BE,
             index=self._made_count,
         )
 
     def _of_container(self, container: NodeContainer) -> MeasuredGroup:
         known = self._containers.get(container.id)
-        if known is not None and known.group == container.group and self._is_complete(known):
+        if known is not None and known.group == container.group:
             return known
         names = {kinds.CONTAINER_ID: container.id}
         store = self._shared.store
         rings = GroupRings(
-            store.ring(kinds.CONTAINER_CPU, names),
-            store.ring(kinds.CONTAINER_MEMORY, names),
-            store.ring(kinds.CONTAINER_THROTTLED, names),
-            store.ring(kinds.CONTAINER_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
+            store.ring(kinds.CONTAINER_CPU, names), None, store.ring(kinds.CONTAINER_THROTTLED, names), None
         )
-        self._made_count += 1
-        return MeasuredGroup(
-            self._shared.host.cgroups,
-            container.group,
-            rings,
-            memory_every=CONTAINER_MEMORY_ROUNDS,
-            index=self._made_count,
-            keeps_every_point=False,
-        )
+        return MeasuredGroup(self._shared.host.cgroups, container.group, rings)
 
     def _is_complete(self, group: MeasuredGroup) -> bool:
         return (group.rings.page_cache is not None) == self._has_page_cache

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koordinator.api.feature_gates import FeatureGate, FeatureStage
+from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_layout import Runtime, parse_container_id
 from koordinator.host.cri import RuntimeUsage
 from koordinator.host.cri_messages import CPUUsage, MemoryUsage
@@ -130,13 +131,17 @@ class RuntimeUsageCollector:
 
     def _unseen(self) -> tuple[list[PodRecord], list[NodeContainer]]:
         """Return pods, and containers of any pod, that run without a group of their own."""
-        cgroups = self._shared.host.cgroups
         active = [each for each in self._shared.view.pods.values() if each.is_active]
         running = [each for record in active for each in record.containers if each.is_running]
         return (
-            [each for each in active if not cgroups.exists(each.group)],
-            [each for each in running if not cgroups.exists(each.group)],
+            [each for each in active if not self._is_seen(each.group)],
+            [each for each in running if not self._is_seen(each.group)],
         )
+
+    def _is_seen(self, group: str) -> bool:
+        """Return whether a group is there: by the descriptor that is kept of what is read all the time."""
+        cgroups = self._shared.host.cgroups
+        return cgroups.files.identity(cgroups.path(Knob.CPU_USAGE, group)) is not None
 
     async def _readings(self, runtime: Runtime) -> RuntimeReadings | None:
         try:
@@ -169,7 +174,8 @@ class RuntimeUsageCollector:
         now: UsageReading | None,
         former: Mapping[str, UsageReading],
     ) -> float | None:
-        """Store points of a pod or container; its cores since the last round, None when that is not known."""
+        """Store points of a pod or container; its cores since the last round, None when that is not known. A kind of
+        memory may be empty: nobody asks for that of containers."""
         if now is None:
             return None
         self._last[name] = now
@@ -179,12 +185,13 @@ class RuntimeUsageCollector:
         property_name, cpu_kind, memory_kind = of
         store, at_ms = self._shared.store, int(self._shared.clock.now() * 1000)
         store.ring(cpu_kind, {property_name: name}).append(at_ms, cores)
-        store.ring(memory_kind, {property_name: name}).append(at_ms, now.memory_bytes)
+        if memory_kind:
+            store.ring(memory_kind, {property_name: name}).append(at_ms, now.memory_bytes)
         return cores
 
 
 _POD_KINDS = (kinds.POD_UID, kinds.POD_CPU, kinds.POD_MEMORY)
-_CONTAINER_KINDS = (kinds.CONTAINER_ID, kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY)
+_CONTAINER_KINDS = (kinds.CONTAINER_ID, kinds.CONTAINER_CPU, "")
 
 
 def _containers_of(pods: Iterable[PodRecord], containers: Iterable[NodeContainer]) -> list[NodeContainer]:

@@ -17,6 +17,8 @@ from koordinator.koordlet.interference.culprit import F64, RESOURCES
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 
+CALM_ROUNDS = 5
+"""Bytes of disks and networks are read after so many rounds while no service is degraded."""
 PROCESS_ROUNDS = 10
 """After so many rounds a pod without a process that tells of its network is asked for one again."""
 _LOOPBACK = b"lo"
@@ -43,14 +45,28 @@ class CandidateUsage:
         self._shared = shared
         self._counters: dict[str, _Counters] = {}
         self._listed: Mapping[str, PodRecord] | None = None
+        self._bytes: tuple[dict[str, float], dict[str, float]] = {}, {}
+        self._rounds_left = 0
 
-    def read(self, candidates: Mapping[str, PodRecord], moved: Mapping[str, float], now_s: float) -> F64:
+    def read(
+        self,
+        candidates: Mapping[str, PodRecord],
+        moved: Mapping[str, float],
+        now_s: float,
+        *,
+        is_calm: bool = False,
+    ) -> F64:
         """Return what each candidate uses now, shape (candidates, resources), NaN where it is not measured; `moved` are
-        bytes per second from memory, by UID, where counters tell."""
+        bytes per second from memory, by UID, where counters tell. While all services are calm, bytes of disks and
+        networks are means of up to `CALM_ROUNDS` rounds."""
         readings = self._shared.readings
         cpu = readings.pods(kinds.POD_CPU) | readings.containers(kinds.FOREIGN_CPU)
         memory = readings.pods(kinds.POD_MEMORY) | readings.containers(kinds.FOREIGN_MEMORY)
-        disk, network = self._rates(candidates, now_s)
+        self._rounds_left -= 1
+        if not is_calm or self._rounds_left <= 0 or candidates is not self._listed:
+            self._rounds_left = CALM_ROUNDS
+            self._bytes = self._rates(candidates, now_s)
+        disk, network = self._bytes
         columns: dict[Contended, Mapping[str, float]] = {
             Contended.CPU: cpu,
             Contended.MEMORY: memory,

@@ -28,6 +28,7 @@ from koordinator.koordlet import node_pods
 from koordinator.koordlet.degradation import INTERFERENCE, Indicator, Learnt
 from koordinator.koordlet.node_pods import NodeContainer, PodRecord
 from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.series import CONTAINER_ROUNDS
 
 DEVIATIONS = 2.0
 VIOLATIONS, VIOLATION_WINDOW_S = 3, 300.0
@@ -172,7 +173,7 @@ class CounterSampler:
     ) -> None:
         now_s = asyncio.get_running_loop().time()
         seconds = max(now_s - began_s, 1e-3)
-        cores = self._shared.readings.containers(kinds.CONTAINER_CPU)
+        cores = self._shared.readings.containers(kinds.CONTAINER_CPU, CONTAINER_ROUNDS + 1)
         levels: dict[str, dict[Indicator, float]] = {}
         moved: dict[str, float] = {}
         kept: dict[str, _Known] = {}

@@ -88,7 +88,8 @@ class InterferenceDetector:
                 levels[uid] = max(by_indicator.values(), default=math.nan)
                 continue
             levels[uid] = max(indicators.levels(lost[uid], newest, {}).values(), default=math.nan)
-        use = self._uses.read(self._candidates, self._counters.moved, now_s)
+        is_calm = all(each.since_s is None for each in found.values())
+        use = self._uses.read(self._candidates, self._counters.moved, now_s, is_calm=is_calm)
         self._history.add(levels, readings.pods(kinds.POD_CPU), list(self._candidates), use)
         verdicts = self._verdicts(found, before.verdicts, now_s)
         view.interference = Interference(at_s=now_s, services=found, verdicts=verdicts)

@@ -6,7 +6,6 @@ Entering shadow mode puts back
 what the live one changed; leaving it starts a live one that knows nothing. `ShadowBill` has what each costs.
 """
 
-import inspect
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -234,8 +233,8 @@ class Part:
     async def run(self) -> None:
         """Do one round of the one whose turn it is; the first of several settles the bill."""
         shared, parts = self._whole.now()
-        result: Any = parts[self._number].run()
-        if inspect.isawaitable(result):
+        result = parts[self._number].run()
+        if result is not None:
             await result
         self.interval_s = parts[self._number].interval_s
         if self._number == 0:
