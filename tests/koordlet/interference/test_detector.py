@@ -1,14 +1,17 @@
 """The agent looks after services: what it publishes, whom it names and tells, and what it says it cannot see."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.degradation import Contended, Indicator
 from koordinator.koordlet.interference.all import InterferenceParts
+from koordinator.koordlet.interference.candidate_usage import CALM_ROUNDS
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.shadow import ShadowMode
 from tests.cluster import virtual_loop
@@ -31,7 +34,8 @@ class WatchedNode(ActingNode):
         host_tree.group(root, version, SERVICE)
         self.set_pods([make_pod("web", qos="LS", priority=9500), *(make_pod(name) for name in BATCH)])
         self.parts = InterferenceParts(self.shared, Evictor(self.shared), ShadowMode(self.shared))
-        self.stalled_us = 0
+        self.stalled_us = {"cpu": 0, "memory": 0, "io": 0}
+        self.written = dict.fromkeys(BATCH, 0)
         self.write_stalls()
 
     def write_stalls(self) -> None:
@@ -39,16 +43,28 @@ class WatchedNode(ActingNode):
             return  # as upstream's kernels: no pressure of groups
         base = self.root / "sys/fs/cgroup"
         for group in ("kubepods", SERVICE):
-            for name in ("cpu", "memory", "io"):
-                total = self.stalled_us if name == "cpu" else 0
+            for name, total in self.stalled_us.items():
                 line = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"
                 (base / group / f"{name}.pressure").write_text(line + line.replace("some", "full"))
 
-    async def second(self, *, waits: float, cores: dict[str, float]) -> None:
-        """The service waits for this share of the second; batch pods use so much."""
+    async def second(
+        self,
+        *,
+        waits: float,
+        cores: dict[str, float],
+        io_waits: float = 0.0,
+        writes: Mapping[str, int] | None = None,
+    ) -> None:
+        """The service waits for these shares of the second; batch pods use so much, and write so many bytes."""
         await asyncio.sleep(1)
-        self.stalled_us += int(waits * 1e6)
+        self.stalled_us["cpu"] += int(waits * 1e6)
+        self.stalled_us["io"] += int(io_waits * 1e6)
         self.write_stalls()
+        for name, count in (writes or {}).items():
+            self.written[name] += count
+            group = self.view.pods[name].group
+            text = f"8:0 rbytes=0 wbytes={self.written[name]} rios=0 wios=0"
+            host_tree.write(self.root, {f"sys/fs/cgroup/{group}/io.stat": text})
         self.measure_pods(kinds.POD_CPU, cores)
         self.parts.watch.run()
 
@@ -83,6 +99,28 @@ def test_who_makes_a_service_wait_is_named_within_three_seconds_and_told_once(tm
 
         await node.second(waits=0.0, cores={"c": 3.0})
         assert node.view.interference.verdicts == {}
+
+    on_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("calm_seconds", range(10, 10 + CALM_ROUNDS))
+def test_who_writes_so_much_that_a_service_waits_is_named_within_three_seconds(
+    tmp_path: Path, calm_seconds: int
+) -> None:
+    async def scenario() -> None:
+        node = WatchedNode(tmp_path)
+        for _ in range(calm_seconds):
+            await node.second(waits=0.0, cores={"a": 0.5}, writes={"a": 1_000_000, "b": 0, "c": 2_000_000})
+        began_s = asyncio.get_running_loop().time()
+
+        for _ in range(3):
+            writes = {"a": 1_000_000, "b": 0, "c": 400_000_000}
+            await node.second(waits=0.0, cores={"a": 0.5}, io_waits=0.7, writes=writes)
+
+        assert node.view.interference is not None
+        verdict = node.view.interference.verdicts["web"]
+        assert (verdict.culprit, verdict.resource) == ("c", Contended.DISK)
+        assert verdict.at_s - began_s <= 3
 
     on_virtual_time(scenario())
 
