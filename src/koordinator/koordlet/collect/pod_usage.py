@@ -246,7 +246,7 @@ class HostApplicationUsages:
                 gauge.set(each.measured.memory_bytes, spec.name, "memory", spec.priority, spec.qos)
 
 
-WALK_ROUNDS = 10
+WALK_ROUNDS = 30
 """Rounds between two searches for groups that no pod of the list has (sandboxes)."""
 CPUS_ROUNDS = 5
 
