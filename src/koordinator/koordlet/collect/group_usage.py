@@ -39,7 +39,7 @@ _UNKNOWN = -1
 
 
 class GroupRings:
-    """Series of one group; None for those that are not kept. What it uses of memory is read for one only."""
+    """Series of one group; None for those that are not kept. Memory is read only with a series for it."""
 
     __slots__ = ("cpu", "memory", "page_cache", "throttled")
 
