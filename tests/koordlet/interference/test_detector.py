@@ -1,6 +1,7 @@
 """The agent looks after services: what it publishes, whom it names and tells, and what it says it cannot see."""
 
 import asyncio
+import itertools
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.degradation import Contended, Indicator
 from koordinator.koordlet.interference.all import InterferenceParts
 from koordinator.koordlet.interference.candidate_usage import CALM_ROUNDS
+from koordinator.koordlet.interference.culprit import F64, History
+from koordinator.koordlet.interference.detector import UNSURE_AGAIN_S, UNSURE_S
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.shadow import ShadowMode
 from tests.cluster import virtual_loop
@@ -120,6 +123,38 @@ def test_who_writes_so_much_that_a_service_waits_is_named_within_three_seconds(
         assert node.view.interference is not None
         verdict = node.view.interference.verdicts["web"]
         assert (verdict.culprit, verdict.resource) == ("c", Contended.DISK)
+        assert verdict.at_s - began_s <= 3
+
+    on_virtual_time(scenario())
+
+
+def test_while_nobody_can_be_named_it_is_tried_less_often_until_the_next_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried_s: list[float] = []
+
+    def of(history: History, service: str) -> tuple[F64, F64, F64]:
+        tried_s.append(asyncio.get_running_loop().time())
+        return read(history, service)
+
+    read = History.of
+    monkeypatch.setattr(History, "of", of)
+
+    async def scenario() -> None:
+        node = WatchedNode(tmp_path)
+        for waits, seconds in ((0.0, 10), (0.6, 60), (0.0, 5)):
+            for _ in range(seconds):
+                await node.second(waits=waits, cores={"a": 0.5})
+        gaps = [after - before for before, after in itertools.pairwise(tried_s)]
+        assert set(gaps[: int(UNSURE_S)]) == {1}
+        assert set(gaps[int(UNSURE_S) + 1 :]) == {UNSURE_AGAIN_S}
+
+        began_s = asyncio.get_running_loop().time()
+        for _ in range(3):
+            await node.second(waits=0.6, cores={"a": 0.5, "b": 3.0})
+        assert node.view.interference is not None
+        verdict = node.view.interference.verdicts["web"]
+        assert verdict.culprit == "b"
         assert verdict.at_s - began_s <= 3
 
     on_virtual_time(scenario())

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 AGAIN_S = 10.0
 """Interval at which a verdict is reviewed while its victim stays degraded."""
+UNSURE_S = 10.0
+"""Age of an episode from which on somebody to blame is looked for only each `UNSURE_AGAIN_S`: on a node that is too
+small for its services many stay degraded for hours, and nobody is to blame."""
+UNSURE_AGAIN_S = 3.0
 
 
 class InterferenceDetector:
@@ -56,6 +60,8 @@ class InterferenceDetector:
         self._services: dict[str, PodRecord] = {}
         self._candidates: dict[str, PodRecord] = {}
         self._logged: set[Indicator] = set()
+        self._searched_s: dict[str, float] = {}
+        """Degraded services for which nobody is sure, by UID: when that was found."""
         shared.metrics.interference_level.read = partial(verdict_reporter.reported_levels, shared.view)
         shared.metrics.latency_slack.read = partial(verdict_reporter.reported_slack, shared.view)
 
@@ -113,23 +119,24 @@ class InterferenceDetector:
         self, found: Mapping[str, Degradation], before: Mapping[str, Verdict], now_s: float
     ) -> dict[str, Verdict]:
         verdicts: dict[str, Verdict] = {}
+        searched_s, self._searched_s = self._searched_s, {}
         for uid, each in found.items():
             if each.since_s is None:
                 continue
-            known = before.get(uid)
-            is_known = (
-                known is not None and known.culprit in self._candidates and known.since_s == each.since_s
-            )
-            if known is not None and is_known and now_s - known.at_s < AGAIN_S:
-                verdicts[uid] = known
-                continue
-            named = self._name(each, each.since_s, now_s)
+            known, last_s = before.get(uid), searched_s.get(uid, -math.inf)
+            if known is not None and (known.culprit not in self._candidates or known.since_s != each.since_s):
+                known = None
+            is_open = now_s - each.since_s <= UNSURE_S or now_s - last_s >= UNSURE_AGAIN_S
+            is_due = is_open and (known is None or now_s - known.at_s >= AGAIN_S)
+            named = self._name(each, each.since_s, now_s) if is_due else None
             if named is not None:
                 verdicts[uid] = named
-                if known is None or not is_known or known.culprit != named.culprit:
+                if known is None or known.culprit != named.culprit:
                     victim, accused = self._services[uid], self._candidates[named.culprit]
                     self._reporter.report(named, victim, accused, each.level)
-            elif known is not None and is_known:
+                continue
+            self._searched_s[uid] = now_s if is_due else last_s
+            if known is not None:
                 verdicts[uid] = known
         return verdicts
 
