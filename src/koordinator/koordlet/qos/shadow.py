@@ -292,13 +292,15 @@ def limit_cores(host: Host, group: str) -> float | None:
 
 def burst_cost(shared: Shared) -> RoundCost:
     """Return by how much quotas are raised, and how much their containers were throttled."""
-    throttled = shared.readings.containers(kinds.CONTAINER_THROTTLED)
-    groups = {each.id: each.group for record in shared.view.pods.values() for each in record.containers}
     before = {
         record.group: record.before
         for record in shared.executor.changed_by("CPUBurst")
         if record.knob == Knob.CPU_QUOTA
     }
+    if not before:
+        return shadow_bill.NO_COST
+    throttled = shared.readings.containers(kinds.CONTAINER_THROTTLED)
+    groups = {each.id: each.group for record in shared.view.pods.values() for each in record.containers}
     raised, ratio = 0.0, 0.0
     for container, group in groups.items():
         if group not in before:
