@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from koordinator.api.core import Namespace
 from koordinator.api.groups import PriorityClass
 from koordinator.descheduler.cycle import Profile
+from koordinator.descheduler.plugins.stock.common import PREFER_NO_EVICTION
 from koordinator.descheduler.plugins.stock.default_evictor import DefaultEvictor
 from tests.descheduler import builders
 from tests.descheduler.world import World, config, run
@@ -54,6 +56,19 @@ def test_a_threshold_has_no_effect_where_critical_pods_are_not_protected() -> No
             with_arguments(args | {"priorityThreshold": {"name": "high"}})
         ) as running:
             assert spared(running.profiles[0], 0, 2_000_000_000) == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("policy", "stays"), [("", False), ("Preferred", False), ("Mandatory", True)])
+def test_a_pod_may_ask_to_stay_where_the_policy_is_mandatory(policy: str, stays: bool) -> None:
+    asking = builders.pod("p", "n0")
+    meta = msgspec.structs.replace(asking.metadata, annotations={PREFER_NO_EVICTION: ""})
+    asking = msgspec.structs.replace(asking, metadata=meta)
+
+    async def scenario(world: World) -> None:
+        async with world.descheduling(with_arguments({"noEvictionPolicy": policy})) as running:
+            assert running.profiles[0].may_evict(asking) is not stays
 
     run(scenario)
 

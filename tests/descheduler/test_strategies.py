@@ -9,6 +9,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler.measurements import Observation
+from koordinator.descheduler.plugin import Plugin
 from koordinator.descheduler.plugins.stock import default_evictor, placement, strategies
 from koordinator.descheduler.plugins.stock.default_evictor import DefaultEvictorArgs
 from tests.descheduler.builders import NOW_S, handle, node, pod
@@ -101,7 +102,8 @@ def test_a_zone_that_holds_too_many_gives_up_what_evens_them_out() -> None:
     nodes = [zoned("n1", "a"), zoned("n2", "b")]
     pods = [spread_pod(f"p{i}", "n1") for i in range(5)] + [spread_pod("q", "n2")]
     assert len(evicted(SPREAD, {}, nodes, pods)) == 2
-    assert evicted(SPREAD, {"constraints": ["ScheduleAnyway"]}, nodes, pods) == []
+    for kinds in (["ScheduleAnyway"], []):
+        assert evicted(SPREAD, {"constraints": kinds}, nodes, pods) == []
 
 
 def test_only_selected_pods_leave_a_zone_that_holds_too_many() -> None:
@@ -213,12 +215,14 @@ def test_duplicates_have_no_label_selector() -> None:
     [
         (strategies.LowNodeUtilization, {**LOW, "metricsUtilization": {}}, "metricsUtilization"),
         (strategies.LowNodeUtilization, {"thresholds": {"cpu": 1}}, "targetThresholds"),
+        (strategies.LowNodeUtilization, {**LOW, "evictionLimits": {"node": -1}}, "evictionLimits.node"),
         (strategies.HighNodeUtilization, {"thresholds": {"cpu": 101}}, "thresholds.cpu"),
+        (default_evictor.DefaultEvictor, {"minReplicas": -1}, "minReplicas"),
         (SPREAD, {"constraints": ["Never"]}, "constraints"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(
-    plugin: type[strategies.StockPlugin], args: dict[str, Any], told: str
+    plugin: type[Plugin], args: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ProtocolError, match=told):
         plugin.read(args)

@@ -78,7 +78,7 @@ class DefaultEvictorArgs(ViewPart, frozen=True, kw_only=True):
     namespace_label_selector: LabelSelector | None = None
     priority_threshold: PriorityThreshold | None = None
     node_fit: bool = False
-    min_replicas: int = 0
+    min_replicas: checks.NonNegative = 0
     min_pod_age: str = ""
     no_eviction_policy: str = PREFERRED
     pod_protections: Protections = Protections()
@@ -140,7 +140,7 @@ def check(args: DefaultEvictorArgs) -> None:
         ):
             reason = f"is above {pod_filter.SYSTEM_CRITICAL_PRIORITY}"
             raise ProtocolError(name, "priorityThreshold.value", reason)
-    if args.no_eviction_policy not in (PREFERRED, MANDATORY):
+    if args.no_eviction_policy not in ("", PREFERRED, MANDATORY):
         raise ProtocolError(name, "noEvictionPolicy", f"expected {PREFERRED} or {MANDATORY}")
     if args.min_pod_age:
         checks.seconds(args.min_pod_age, "minPodAge")

@@ -22,9 +22,9 @@ IGNORE, HONOR = "Ignore", "Honor"
 
 
 class SpreadArgs(common.CommonArgs, frozen=True, kw_only=True):
-    """The kinds of constraints that count (none: those that must hold), and whether pods need a place to go."""
+    """The kinds of constraints that count, and whether pods need a place to go."""
 
-    constraints: list[str] = []
+    constraints: tuple[str, ...] = (DO_NOT_SCHEDULE,)
     topology_balance_node_fit: bool = True
 
 
@@ -49,7 +49,7 @@ def surplus_pods(
 ) -> list[Pod]:
     """Return the pods to evict, each once. Raises: ProtocolError for a selector that cannot be read."""
     selected = common.selection(args, may_evict)
-    kinds = frozenset(args.constraints or (DO_NOT_SCHEDULE,))
+    kinds = frozenset(args.constraints)
     by_namespace: defaultdict[str, list[Pod]] = defaultdict(list)
     for node in nodes:
         for pod in pods_of.get(node.metadata.name, ()):

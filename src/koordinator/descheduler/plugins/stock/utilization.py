@@ -13,6 +13,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ViewPart
 from koordinator.descheduler import node_fit, pod_filter
+from koordinator.descheduler.config.checks import NonNegative
 from koordinator.descheduler.node_fit import NodeFree
 from koordinator.descheduler.plugin import Actions, EvictAction
 from koordinator.descheduler.plugins.stock import common
@@ -27,7 +28,7 @@ _UNIT = 1000
 class EvictionLimits(ViewPart, frozen=True, kw_only=True):
     """Evictions of one pass over one node; None is unlimited."""
 
-    node: int | None = None
+    node: NonNegative | None = None
 
 
 class LowNodeUtilizationArgs(ViewPart, frozen=True, kw_only=True):
