@@ -20,13 +20,19 @@ from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.cluster.protocol import Page
 from koordinator.descheduler import facts, node_fit, pod_filter
 from koordinator.descheduler.caches import Caches
-from koordinator.descheduler.plugin import DeschedulePlugin, EvictAction, LiveHandle
+from koordinator.descheduler.plugin import (
+    CycleLimiter,
+    CycleLimits,
+    DeschedulePlugin,
+    EvictAction,
+    LiveHandle,
+)
 from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.stock.default_evictor import DefaultEvictor
 from tests.descheduler.stock_plugins import program
-from tests.descheduler.stock_plugins.arguments import ARGUMENTS
-from tests.descheduler.stock_plugins.cases import Case, drawn
-from tests.descheduler.stock_plugins.draw import NOW_S
+from tests.descheduler.stock_plugins.arguments import ARGUMENTS, spoiled
+from tests.descheduler.stock_plugins.cases import UNORDERED, Case, drawn
+from tests.descheduler.stock_plugins.draw import NOW_S, Draw
 from tests.go_programs import Missing
 from tests.searches import examples
 from tests.vectors.adapters.descheduler_plugins import drive
@@ -34,11 +40,13 @@ from tests.vectors.adapters.descheduler_plugins import drive
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
 
 CASES = 2_000
-UNORDERED = ("RemoveDuplicates", "RemovePodsViolatingTopologySpreadConstraint")
-"""Plugins that go through maps before they evict."""
 RUNS, RUNS_MAX = 2, 400
 """How often the real plugin runs a case again, at first and while ours is no outcome: where nodes or domains are alike
 it goes by the order of a map."""
+STRICTER = ("args.nodeAffinityType", "args.namespaceLabelSelector")
+"""Arguments that we look at even if they have no effect."""
+CLASSES = [{"metadata": {"name": name}, "value": 7} for name in ("high", "none", "x", "5", "1h")]
+"""Where a class is missing, the real plugin cannot be made."""
 Ask = Callable[[Case], dict[str, Any]]
 VIEWS: dict[type[Object], str] = {
     Node: "nodes",
@@ -79,6 +87,22 @@ def test_a_plugin_evicts_what_the_real_one_does(plugin: str, ask: Ask) -> None:
     assert not different, f"{len(different)} of {alike}:\n" + "\n".join(different[:5])
     assert alike > examples(CASES) / 2
     assert busy > alike / 20, "most cases evict nobody: they compare nothing"
+
+
+@pytest.mark.parametrize("plugin", ARGUMENTS)
+def test_a_plugin_refuses_the_arguments_that_the_real_one_refuses(plugin: str, ask: Ask) -> None:
+    refused = 0
+    for number in range(examples(CASES)):
+        draw = Draw(plugin, number)
+        args = spoiled(draw, ARGUMENTS[plugin](draw))
+        if args.get("minPodAge") == "":
+            continue  # no duration, there; no age, here
+        real = "error" in ask({"plugin": plugin, "args": args, "now": NOW_S, "classes": CLASSES})
+        problems = BUILT_IN[plugin].problems(args, "args")
+        is_stricter = bool(problems) and all(one.field.startswith(STRICTER) for one in problems)
+        assert bool(problems) == real or (is_stricter and not real), f"case {number}: {args}: {problems}"
+        refused += real
+    assert examples(CASES) / 10 < refused < examples(CASES)
 
 
 def is_same(plugin: str, ours: dict[str, Any], real: dict[str, Any]) -> bool:
@@ -144,10 +168,18 @@ async def answer(case: Case) -> dict[str, Any]:
         await evictor.prepare()
     evicted: list[str] = []
 
+    limits = case.get("limits", {})
+    limiter = CycleLimiter(
+        CycleLimits(
+            per_node=limits.get("node"), per_namespace=limits.get("namespace"), total=limits.get("total")
+        )
+    )
+
     def accept(wanted: EvictAction) -> bool:
-        key = wanted.pod.key
-        if key in case["failing"]:
+        key, where = wanted.pod.key, (wanted.pod.spec.node_name, wanted.pod.metadata.namespace)
+        if key in case["failing"] or limiter.refusal(*where):
             return False
+        limiter.count(*where)
         assert key not in evicted, "evicted twice"
         evicted.append(key)
         gone.add(key)

@@ -1,6 +1,7 @@
 """Random arguments of the stock plugins, some of which they refuse."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.descheduler.stock_plugins.draw import (
@@ -111,7 +112,7 @@ def _spread(draw: Draw) -> Json:
     return _common(draw) | _maybe(
         draw,
         0.4,
-        constraints=lambda: draw.some(kinds) or [kinds[0]],
+        constraints=lambda: draw.some(kinds),
         topologyBalanceNodeFit=lambda: draw.chance(0.3),
     )
 
@@ -191,6 +192,25 @@ def evictor_arguments(draw: Draw) -> Json:
     if "podProtections" not in found or draw.chance(0.1):
         found |= dict.fromkeys(draw.some(older, 3), True)
     return found
+
+
+JUNK = ("", "x", "5", "1h", 0, -1, -0.5, 1.0, 1.5, 101, True, False, [], [1], ["x"], [[]], {}, {"a": 1})
+
+
+def spoiled(draw: Draw, args: Json) -> Json:
+    """Arguments like these, one member of which is something else."""
+    body = json.loads(json.dumps(args)) or {"labelSelector": {}}
+    places = list(_places(body))
+    holder, at = draw.choice(places)
+    holder[at] = draw.choice(JUNK)
+    return body
+
+
+def _places(body: Any) -> Iterator[tuple[Any, Any]]:
+    for at, member in body.items() if isinstance(body, dict) else enumerate(body):
+        yield body, at
+        if isinstance(member, (dict, list)):
+            yield from _places(member)
 
 
 ARGUMENTS: dict[str, Callable[[Draw], Json]] = {

@@ -25,6 +25,8 @@ PHASES = ("Running", "Pending", "Failed", "Succeeded", "Unknown")
 TAINTS = (("dedicated", "batch"), ("dedicated", "web"), ("gpu", ""), ("level", "3"))
 EFFECTS = ("NoSchedule", "NoSchedule", "PreferNoSchedule", "NoExecute")
 
+UNORDERED = ("RemoveDuplicates", "RemovePodsViolatingTopologySpreadConstraint")
+"""Plugins that evict by the order of a map: which pods a limit lets go is chance."""
 Case = dict[str, Any]
 
 
@@ -44,6 +46,8 @@ def drawn(plugin: str, number: int) -> Case:
         "spared": draw.some(keys, 3) if draw.chance(0.1 if "Spread" in plugin else 0.3) else [],
         "failing": draw.some(keys, 3) if draw.chance(0.3) else [],
     }
+    if plugin not in UNORDERED and draw.chance(0.2):
+        case["limits"] = {name: draw.randint(0, 3) for name in draw.some(("node", "namespace", "total"), 3)}
     if plugin == "DefaultEvictor" or draw.chance(0.1):
         case |= {
             "namespaces": [

@@ -60,6 +60,10 @@ type Case struct {
 	// Spared pods do not pass the profile's filter, and the eviction of those that are Failing fails.
 	Spared  []string `json:"spared"`
 	Failing []string `json:"failing"`
+	// Limits of evictions by node, by namespace and in all, as Koordinator's evictor keeps them; no limit: none.
+	Limits struct {
+		Node, Namespace, Total *int
+	} `json:"limits"`
 	// Runs that look for outcomes which differ by the order of maps.
 	Runs int `json:"runs"`
 }
@@ -174,6 +178,7 @@ type world struct {
 	spared    map[string]bool
 	failing   map[string]bool
 	filter    types.EvictorPlugin
+	limits    func(*corev1.Pod) bool
 	evicted   []string
 	gone      map[string]bool
 }
@@ -197,6 +202,7 @@ func newWorld(of *Case) *world {
 	made := &world{
 		client: client, informers: informers.NewSharedInformerFactory(client, 0),
 		pods: map[string][]*corev1.Pod{}, spared: set(of.Spared), failing: set(of.Failing), gone: map[string]bool{},
+		limits: limiter(of),
 	}
 	for _, one := range of.Pods {
 		made.pods[one.Spec.NodeName] = append(made.pods[one.Spec.NodeName], one)
@@ -253,7 +259,7 @@ func (w *world) Filter(pod *corev1.Pod) bool {
 }
 
 func (w *world) Evict(_ context.Context, pod *corev1.Pod, _ evictions.EvictOptions) error {
-	if w.failing[key(pod)] {
+	if w.failing[key(pod)] || !w.gone[key(pod)] && !w.limits(pod) {
 		return errors.New("refused")
 	}
 	if !w.gone[key(pod)] {
@@ -270,6 +276,25 @@ func evictor(of *Case, raw json.RawMessage, w *world) (types.EvictorPlugin, erro
 	}
 	w.fill(of)
 	return made.(types.EvictorPlugin), nil
+}
+
+// limiter counts evictions, and says whether one more is allowed.
+func limiter(of *Case) func(*corev1.Pod) bool {
+	counts := map[string]int{}
+	return func(pod *corev1.Pod) bool {
+		places := map[string]*int{
+			"node " + pod.Spec.NodeName: of.Limits.Node, "namespace " + pod.Namespace: of.Limits.Namespace, "": of.Limits.Total,
+		}
+		for place, most := range places {
+			if most != nil && counts[place]+1 > *most {
+				return false
+			}
+		}
+		for place := range places {
+			counts[place]++
+		}
+		return true
+	}
 }
 
 // pass runs the plugin once and gives the evictions in order.
