@@ -40,9 +40,9 @@ def provide() -> Path:
     try:
         go_programs.run_go(go, folder, "build", "-trimpath", "-o", str(unfinished), ".")
     except subprocess.CalledProcessError as error:
-        raise Missing(
-            f"the plugins of the Kubernetes descheduler could not be built: {go_programs.last_line(error)}"
-        ) from error
+        if "dial tcp" not in error.stderr and "proxy" not in error.stderr:
+            raise AssertionError(error.stderr) from error
+        raise Missing(f"Go modules cannot be fetched: {go_programs.last_line(error)}") from error
     unfinished.rename(program)
     go_programs.say(f"built them in {time.monotonic() - begun_s:.0f} s")
     return program
