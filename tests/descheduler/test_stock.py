@@ -10,9 +10,11 @@ from koordinator.api.affinity import Affinity
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.descheduler.plugins.stock import placement, pod_state
+from koordinator.api.meta import OwnerReference
+from koordinator.descheduler.node_fit import Rooms, fits_elsewhere
+from koordinator.descheduler.plugins.stock import placement, pod_state, strategies
 from koordinator.descheduler.plugins.stock.common import CommonArgs
-from tests.descheduler.builders import node, pod
+from tests.descheduler.builders import NOW_S, node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
 
 
@@ -66,16 +68,14 @@ def zone_affinity(kind: str, zone: str) -> Affinity:
 def test_a_pod_leaves_a_node_only_if_one_that_it_wants_fits(kind: str) -> None:
     nodes = [in_zone("n1", "a"), in_zone("n2", "b")]
     one = pod("p", "n1", affinity=msgspec.to_builtins(zone_affinity(kind, "b")))
-    args = placement.NodeAffinityArgs(node_affinity_type=[kind])
-
     elsewhere = placement.Preferences(nodes)
 
     def fits_b(candidate: Pod, there: Node) -> bool:
         return there.metadata.name == "n2" and node_affinity.selects(candidate.spec, there)
 
-    assert placement.misplaced_by_affinity(args, nodes[0], [one], elsewhere, fits_b, any_pod) == [one]
-    assert not placement.misplaced_by_affinity(args, nodes[0], [one], elsewhere, lambda *_: False, any_pod)
-    assert not placement.misplaced_by_affinity(args, nodes[1], [one], elsewhere, fits_b, any_pod)
+    assert placement.misplaced_by_affinity(kind, nodes[0], [one], elsewhere, fits_b, any_pod) == [one]
+    assert not placement.misplaced_by_affinity(kind, nodes[0], [one], elsewhere, lambda *_: False, any_pod)
+    assert not placement.misplaced_by_affinity(kind, nodes[1], [one], elsewhere, fits_b, any_pod)
 
 
 def test_duplicates_beyond_an_even_share_go_and_the_first_stays() -> None:
@@ -129,16 +129,99 @@ def test_a_taint_without_a_value_is_named_by_its_key_alone(entry: str, counts: b
     assert bool(placement.misplaced_by_taints(args, tainted, [pod("p", "n1")], any_pod)) is counts
 
 
-def test_finished_pods_leave_a_node_whose_taint_they_do_not_bear() -> None:
+def with_status(one: Pod, **status: Any) -> Pod:
+    body = msgspec.to_builtins(one)
+    return from_builtins({**body, "status": {**body["status"], **status}}, Pod)
+
+
+def test_finished_pods_stay_on_a_node_whose_taint_they_do_not_bear() -> None:
     tainted = node("n1", taints=[{"key": "k", "effect": "NoSchedule"}])
-    one = pod("p", "n1")
-    one = msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, phase="Succeeded"))
-    assert placement.misplaced_by_taints(placement.NodeTaintsArgs(), tainted, [one], any_pod) == [one]
+    running = pod("p", "n1")
+    pods = [running, *(with_status(running, phase=phase) for phase in ("Succeeded", "Failed"))]
+    assert placement.misplaced_by_taints(placement.NodeTaintsArgs(), tainted, pods, any_pod) == [running]
+
+
+def test_an_empty_list_of_included_taints_includes_none() -> None:
+    tainted = node("n1", taints=[{"key": "k", "effect": "NoSchedule"}])
+    args = placement.NodeTaintsArgs(included_taints=[])
+    assert not placement.misplaced_by_taints(args, tainted, [pod("p", "n1")], any_pod)
+
+
+def test_pods_of_one_node_exclude_each_other_even_if_it_has_no_topology_label() -> None:
+    nodes = [node("n1"), node("n2")]
+    pods = [
+        labelled(pod(name, at, affinity=away_from("web")), "web")
+        for name, at in (("a", "n1"), ("b", "n1"), ("c", "n2"))
+    ]
+    pods_of = {"n1": pods[:2], "n2": pods[2:]}
+    steps = placement.anti_affinity_evictions(CommonArgs(), nodes, pods_of, any_pod)
+    assert [one.pod.metadata.name for one in drive(steps, lambda _: True)] == ["a"]
+
+
+def test_a_pod_keeps_away_from_none_of_its_own_name() -> None:
+    affinity = away_from("web")
+    affinity["podAntiAffinity"][placement.REQUIRED][0]["namespaces"] = ["other"]
+    one, nodes = pod("p", "n1", affinity=affinity), [in_zone("n2", "a")]
+    for name, fits in (("p", True), ("q", False)):
+        there = labelled(pod(name, "n2"), "web")
+        there = msgspec.structs.replace(
+            there, metadata=msgspec.structs.replace(there.metadata, namespace="other")
+        )
+        assert fits_elsewhere(one, Rooms(nodes, {"n2": [there]})) is fits
+
+
+def test_each_owner_of_a_pod_has_its_even_share() -> None:
+    nodes = [node("n1"), node("n2")]
+
+    def owned(name: str, at: str, *owners: str) -> Pod:
+        references = [{"kind": "ReplicaSet", "name": one, "uid": one} for one in owners]
+        one = pod(name, at)
+        return msgspec.structs.replace(
+            one,
+            metadata=msgspec.structs.replace(
+                one.metadata, owner_references=from_builtins(references, list[OwnerReference])
+            ),
+        )
+
+    crowd = [owned(f"p{i}", "n1", "a", "b") for i in range(4)]
+    args = placement.RemoveDuplicatesArgs()
+    alone = placement.duplicates(args, nodes, {"n1": crowd}, any_pod)
+    assert [one.metadata.name for one in alone] == ["p2", "p3"], (
+        "each once, although both owners have too many"
+    )
+    more = [owned(f"q{i}", "n2", "a") for i in range(2)]
+    found = placement.duplicates(args, nodes, {"n1": crowd, "n2": more}, any_pod)
+    assert [one.metadata.name for one in found] == ["p3", "p2"], (
+        "six of `a` make three a node, four of `b` two"
+    )
+
+
+def test_a_reason_that_is_not_told_is_none() -> None:
+    one = with_status(pod("p"), phase="Failed")
+    args = pod_state.RemoveFailedPodsArgs(min_pod_lifetime_seconds=0, reasons=[""])
+    assert not pod_state.failed_pods(args, [one], any_pod, NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("field", "goes"), [("initContainerStatuses", True), ("ephemeralContainerStatuses", False)]
+)
+def test_how_an_ephemeral_container_exited_says_nothing(field: str, goes: bool) -> None:
+    one = with_status(pod("p"), **{field: [{"state": {"terminated": {"exitCode": 3, "reason": "Error"}}}]})
+    by_code = pod_state.PodLifeTimeArgs(
+        exit_codes=[3], including_init_containers=True, including_ephemeral_containers=True
+    )
+    assert bool(pod_state.old_pods(by_code, [one], any_pod, NOW_S)) is goes
+    by_state = msgspec.structs.replace(by_code, exit_codes=[], states=["Error"])
+    assert pod_state.old_pods(by_state, [one], any_pod, NOW_S)
 
 
 def test_arguments_that_ask_for_nothing_are_refused() -> None:
     with pytest.raises(ProtocolError, match="maxPodLifeTimeSeconds"):
         pod_state.check_pod_life_time(pod_state.PodLifeTimeArgs())
+    with pytest.raises(ProtocolError, match="'Nonsense' is none of Completed"):
+        pod_state.check_pod_life_time(pod_state.PodLifeTimeArgs(states=["Running", "Nonsense"]))
+    with pytest.raises(ProtocolError, match="maxPodLifeTimeSeconds"):
+        strategies.PodLifeTime.read({"maxPodLifeTimeSeconds": -1})
     with pytest.raises(ProtocolError, match="podRestartThreshold"):
         pod_state.check_too_many_restarts(pod_state.TooManyRestartsArgs())
     with pytest.raises(ProtocolError, match="nodeAffinityType"):

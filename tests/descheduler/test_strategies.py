@@ -9,7 +9,8 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler.measurements import Observation
-from koordinator.descheduler.plugins.stock import default_evictor, strategies
+from koordinator.descheduler.plugin import Plugin
+from koordinator.descheduler.plugins.stock import default_evictor, placement, strategies
 from koordinator.descheduler.plugins.stock.default_evictor import DefaultEvictorArgs
 from tests.descheduler.builders import NOW_S, handle, node, pod
 from tests.vectors.adapters.descheduler_plugins import drive
@@ -80,6 +81,10 @@ def zoned(name: str, zone: str) -> Node:
     return msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, labels={"zone": zone}))
 
 
+def labelled(one: Pod, labels: dict[str, str]) -> Pod:
+    return msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, labels=labels))
+
+
 def spread_pod(name: str, at: str, **spec: Any) -> Pod:
     constraint = {
         "maxSkew": 1,
@@ -87,8 +92,7 @@ def spread_pod(name: str, at: str, **spec: Any) -> Pod:
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "web"}},
     }
-    one = pod(name, at, topologySpreadConstraints=[constraint], **spec)
-    return msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, labels={"app": "web"}))
+    return labelled(pod(name, at, topologySpreadConstraints=[constraint], **spec), {"app": "web"})
 
 
 SPREAD = strategies.RemovePodsViolatingTopologySpreadConstraint
@@ -98,7 +102,8 @@ def test_a_zone_that_holds_too_many_gives_up_what_evens_them_out() -> None:
     nodes = [zoned("n1", "a"), zoned("n2", "b")]
     pods = [spread_pod(f"p{i}", "n1") for i in range(5)] + [spread_pod("q", "n2")]
     assert len(evicted(SPREAD, {}, nodes, pods)) == 2
-    assert evicted(SPREAD, {"constraints": ["ScheduleAnyway"]}, nodes, pods) == []
+    for kinds in (["ScheduleAnyway"], []):
+        assert evicted(SPREAD, {"constraints": kinds}, nodes, pods) == []
 
 
 def test_only_selected_pods_leave_a_zone_that_holds_too_many() -> None:
@@ -142,17 +147,82 @@ def test_an_empty_zone_counts_and_one_without_room_takes_nobody() -> None:
     assert len(evicted(SPREAD, {"topologyBalanceNodeFit": False}, [nodes[0], cordoned], pods)) == 2
 
 
+def test_pods_that_fit_elsewhere_go_first_even_if_all_may_go() -> None:
+    nodes = [zoned("n1", "a"), zoned("n2", "b")]
+    pods = [spread_pod("fits", "n1", priority=1), spread_pod("large", "n1", cpu="99", priority=2)]
+    for needs_fit in (True, False):
+        assert evicted(SPREAD, {"topologyBalanceNodeFit": needs_fit}, nodes, pods) == ["fits"]
+
+
+def test_the_constraint_of_a_pod_that_goes_anyway_counts_and_the_pod_does_not() -> None:
+    nodes = [zoned("n1", "a"), zoned("n2", "b")]
+    web = {"app": "web"}
+    plain = [labelled(pod(f"p{i}", "n1", priority=i), web) for i in range(2)]
+    assert evicted(SPREAD, {}, nodes, plain) == []
+    going = spread_pod("going", "n1")
+    meta = msgspec.structs.replace(going.metadata, deletion_timestamp="2023-11-14T22:13:20Z")
+    going = msgspec.structs.replace(going, metadata=meta)
+    assert evicted(SPREAD, {}, nodes, [*plain, going]) == ["p1"]
+
+
+def test_pods_leave_for_one_kind_of_affinity_after_the_other_and_once() -> None:
+    nodes = [zoned("n1", "a"), zoned("n2", "a"), zoned("n3", "b")]
+    in_b = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+    required = {placement.REQUIRED: {"nodeSelectorTerms": [in_b]}}
+    preferred = {placement.PREFERRED: [{"weight": 1, "preference": in_b}]}
+    pods = [
+        pod("prefers", "n1", affinity={"nodeAffinity": preferred}),
+        pod("needs", "n2", affinity={"nodeAffinity": required}),
+        pod("both", "n2", affinity={"nodeAffinity": required | preferred}),
+    ]
+    args = {"nodeAffinityType": [placement.REQUIRED, placement.PREFERRED]}
+    assert evicted(strategies.RemovePodsViolatingNodeAffinity, args, nodes, pods) == [
+        "needs",
+        "both",
+        "prefers",
+    ]
+
+
+def test_a_request_of_nothing_is_one_and_overhead_is_none() -> None:
+    pods = [
+        pod("stay", "busy", cpu="6"),
+        pod("asks-for-none", "idle", cpu="0"),
+        pod("overhead", "idle", overhead={"cpu": "1"}, containers=[{"name": "c"}]),
+    ]
+    args = {"thresholds": {"cpu": 30}, "evictionModes": ["OnlyThresholdingResources"]}
+    nodes = [node("busy"), node("idle")]
+    assert evicted(strategies.HighNodeUtilization, args, nodes, pods) == ["asks-for-none"]
+
+
+def test_requests_of_a_resource_that_the_node_no_longer_has_are_more_than_it_has() -> None:
+    wants = {"resources": {"requests": {"gpu": "1", "cpu": "6"}}, "name": "c"}
+    pods = [pod(name, "full", containers=[wants], priority=at) for at, name in enumerate(("first", "second"))]
+    idle = node("idle")
+    has = msgspec.structs.replace(idle.status, allocatable={**idle.status.allocatable, "gpu": "9"})
+    args = {"thresholds": {"cpu": 20, "gpu": 20}, "targetThresholds": {"cpu": 70, "gpu": 90}}
+    nodes = [node("full"), msgspec.structs.replace(idle, status=has)]
+    assert evicted(strategies.LowNodeUtilization, args, nodes, pods) == ["first", "second"]
+
+
+def test_duplicates_have_no_label_selector() -> None:
+    args = {"labelSelector": {"matchLabels": {"app": "nobody"}}}
+    crowd = [pod(f"p{i}", "n1") for i in range(4)]
+    assert len(evicted(strategies.RemoveDuplicates, args, [node("n1"), node("n2")], crowd)) == 2
+
+
 @pytest.mark.parametrize(
     ("plugin", "args", "told"),
     [
         (strategies.LowNodeUtilization, {**LOW, "metricsUtilization": {}}, "metricsUtilization"),
         (strategies.LowNodeUtilization, {"thresholds": {"cpu": 1}}, "targetThresholds"),
+        (strategies.LowNodeUtilization, {**LOW, "evictionLimits": {"node": -1}}, "evictionLimits.node"),
         (strategies.HighNodeUtilization, {"thresholds": {"cpu": 101}}, "thresholds.cpu"),
+        (default_evictor.DefaultEvictor, {"minReplicas": -1}, "minReplicas"),
         (SPREAD, {"constraints": ["Never"]}, "constraints"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(
-    plugin: type[strategies.StockPlugin], args: dict[str, Any], told: str
+    plugin: type[Plugin], args: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ProtocolError, match=told):
         plugin.read(args)
@@ -165,6 +235,16 @@ def test_arguments_that_make_no_sense_are_refused(
         ({"podProtections": {"defaultDisabled": ["DaemonSetPods"]}, "ignorePvcPods": True}, "older booleans"),
         ({"noEvictionPolicy": "Sometimes"}, "noEvictionPolicy"),
         ({"priorityThreshold": {"value": 2_000_000_001}}, "priorityThreshold.value"),
+        ({"priorityThreshold": {"value": 1, "name": "high"}}, "only one of value and name"),
+        (
+            {
+                "podProtections": {
+                    "extraEnabled": ["PodsWithPVC"],
+                    "config": {"PodsWithPVC": {"protectedStorageClasses": [{"name": "fast"}, {}]}},
+                }
+            },
+            "one has no name",
+        ),
     ],
 )
 def test_protections_that_make_no_sense_are_refused(args: dict[str, Any], told: str) -> None:

@@ -8,7 +8,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.api.meta import ViewPart
 from koordinator.cluster.plugin_registry import PluginRegistry, why_missing
 from koordinator.descheduler.config import API_VERSION
+from koordinator.descheduler.config.checks import NonNegative
 from koordinator.descheduler.config.migration import RESERVATION_FIRST
 from koordinator.descheduler.metrics import LEASE
 from koordinator.descheduler.plugin import (
@@ -95,8 +96,6 @@ POINTS: Mapping[str, type[Plugin]] = {
     "evict": EvictPlugin,
     "filter": FilterPlugin,
 }
-
-NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class DeschedulerConfigError(ConfigFileError):

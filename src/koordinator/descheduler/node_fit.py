@@ -97,7 +97,7 @@ def term_matcher(pod: Pod, term: PodAffinityTerm) -> Callable[[Pod], bool]:
 
 def _keeps_away(pod: Pod, room: NodeFree) -> bool:
     terms = [one for one in required_anti_affinity(pod) if one.topology_key in room.node.metadata.labels]
-    others = [one for one in room.pods if one.key != pod.key]
+    others = [one for one in room.pods if one.metadata.name != pod.metadata.name]
     return any(any(map(term_matcher(pod, term), others)) for term in terms)
 
 

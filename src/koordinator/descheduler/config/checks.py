@@ -1,6 +1,9 @@
 """Members and checks that several argument kinds share; each check raises ProtocolError naming the field."""
 
 from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
 
 from koordinator.api import duration
 from koordinator.api.affinity import LabelSelector
@@ -9,6 +12,8 @@ from koordinator.api.label_selector import compile_selector
 from koordinator.api.meta import ViewPart
 from koordinator.api.scalars import ScalarError
 from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
+
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class NodePluginArgs(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Namespace, Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.api.groups import PodDisruptionBudget
+from koordinator.api.groups import PodDisruptionBudget, PriorityClass
 from koordinator.api.label_selector import compile_selector
 from koordinator.api.meta import ViewPart
 from koordinator.api.storage import PersistentVolumeClaim
@@ -78,7 +78,7 @@ class DefaultEvictorArgs(ViewPart, frozen=True, kw_only=True):
     namespace_label_selector: LabelSelector | None = None
     priority_threshold: PriorityThreshold | None = None
     node_fit: bool = False
-    min_replicas: int = 0
+    min_replicas: checks.NonNegative = 0
     min_pod_age: str = ""
     no_eviction_policy: str = PREFERRED
     pod_protections: Protections = Protections()
@@ -126,22 +126,31 @@ def check(args: DefaultEvictorArgs) -> None:
     )
     if any(older) and (own.extra_enabled or own.default_disabled):
         raise ProtocolError(name, "podProtections", "cannot be set together with the older booleans")
+    if WITH_CLAIMS in own.extra_enabled and "" in _protected_classes(args):
+        raise ProtocolError(
+            name, f"podProtections.config.{WITH_CLAIMS}.protectedStorageClasses", "one has no name"
+        )
     threshold = args.priority_threshold
     if threshold is not None:
         if threshold.value is not None and threshold.name:
             raise ProtocolError(name, "priorityThreshold", "only one of value and name may be set")
-        if threshold.name:
-            raise ProtocolError(name, "priorityThreshold.name", "is not looked up; write its value")
-        if (threshold.value or 0) > pod_filter.SYSTEM_CRITICAL_PRIORITY:
+        if (
+            SYSTEM_CRITICAL in protections(args)
+            and (threshold.value or 0) > pod_filter.SYSTEM_CRITICAL_PRIORITY
+        ):
             reason = f"is above {pod_filter.SYSTEM_CRITICAL_PRIORITY}"
             raise ProtocolError(name, "priorityThreshold.value", reason)
-    if args.no_eviction_policy not in (PREFERRED, MANDATORY):
+    if args.no_eviction_policy not in ("", PREFERRED, MANDATORY):
         raise ProtocolError(name, "noEvictionPolicy", f"expected {PREFERRED} or {MANDATORY}")
     if args.min_pod_age:
         checks.seconds(args.min_pod_age, "minPodAge")
     checks.selector(args.label_selector, "labelSelector")
     checks.selector(args.namespace_label_selector, "namespaceLabelSelector")
     compile_selector(label_selector.of_text(args.node_selector))
+
+
+def _protected_classes(args: DefaultEvictorArgs) -> frozenset[str]:
+    return frozenset(one.name for one in args.pod_protections.config.pods_with_pvc.protected_storage_classes)
 
 
 class DefaultEvictor(FilterPlugin, EvictPlugin):
@@ -170,14 +179,25 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         self._namespaces: Informer[Namespace] | None = None
         if WITHOUT_BUDGET in self._on:
             self._budgets = factory.informer(PodDisruptionBudget)
-        if WITH_CLAIMS in self._on and self._protected_classes():
+        self._classes = _protected_classes(args)
+        if WITH_CLAIMS in self._on and self._classes:
             self._claims = factory.informer(PersistentVolumeClaim)
-        if args.namespace_label_selector is not None:
+        selector = args.namespace_label_selector
+        if selector is not None and selector.match_labels:  # upstream asks for these, then for all of it
             self._namespaces = factory.informer(Namespace)
+            self._matches_namespace = compile_selector(selector)
+        threshold = args.priority_threshold or PriorityThreshold()
+        self._threshold, self._threshold_name = threshold.value, threshold.name
+        self._priorities: Informer[PriorityClass] | None = None
+        if SYSTEM_CRITICAL in self._on and threshold.name:
+            self._priorities = factory.informer(PriorityClass)
 
     async def prepare(self) -> None:
-        """Forget what was free in the last cycle, and read the budgets."""
+        """Forget what was free in the last cycle, and read the budgets and the threshold."""
         self._rooms = None
+        if self._priorities is not None:
+            found = self._priorities.get(self._threshold_name)
+            self._threshold = found.value if found is not None else None
         self._covered = {}
         for budget in self._budgets.objects.values() if self._budgets is not None else ():
             if budget.spec.selector is None:
@@ -190,6 +210,8 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         if facts.has_evict_annotation(pod):
             return ""
         args, meta = self._args, pod.metadata
+        if self._priorities is not None and self._threshold is None:
+            return f"priorityThreshold names no PriorityClass {self._threshold_name}"
         if args.no_eviction_policy == MANDATORY and PREFER_NO_EVICTION in meta.annotations:
             return "it asks not to be evicted"
         if reason := (
@@ -202,11 +224,9 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
 
     def late_refusal(self, pod: Pod) -> str:
         """Refuse a pod that fits no other node, or whose namespace lacks the labels, where these are asked for."""
-        selector = self._args.namespace_label_selector
-        if self._namespaces is not None and selector is not None:
+        if self._namespaces is not None:
             found = self._namespaces.get(pod.metadata.namespace)
-            labels = found.metadata.labels if found is not None else {}
-            if any(labels.get(key) != value for key, value in selector.match_labels.items()):
+            if found is None or not self._matches_namespace(found.metadata.labels):
                 return "its namespace does not match the label selector"
         if not self._args.node_fit:
             return ""
@@ -237,9 +257,8 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         if SYSTEM_CRITICAL in on and pod.spec.priority is not None:
             if pod.spec.priority >= pod_filter.SYSTEM_CRITICAL_PRIORITY:
                 return "it is critical to the system"
-            threshold = self._args.priority_threshold
-            if threshold is not None and threshold.value is not None and pod.spec.priority >= threshold.value:
-                return f"its priority is not below {threshold.value}"
+            if self._threshold is not None and pod.spec.priority >= self._threshold:
+                return f"its priority is not below {self._threshold}"
         if not owners and (FAILED_BARE in on or pod.status.phase != "Failed"):
             return "it has no owner"
         return pod_filter.of_daemon_set(pod) if DAEMON_SETS in on else ""
@@ -261,14 +280,9 @@ class DefaultEvictor(FilterPlugin, EvictPlugin):
         names = [one.claim_name for one in sources if one is not None]
         if self._claims is None:
             return bool(names)
-        classes = self._protected_classes()
         claims = [self._claims.get(name, pod.metadata.namespace) for name in names]
         own = [claim.spec.storage_class_name if claim is not None else None for claim in claims]
-        return any(not name or name in classes for name in own)
-
-    def _protected_classes(self) -> frozenset[str]:
-        config = self._args.pod_protections.config.pods_with_pvc
-        return frozenset(one.name for one in config.protected_storage_classes)
+        return any(not name or name in self._classes for name in own)
 
     def _by_replicas_and_age(self, pod: Pod) -> str:
         args, owners = self._args, pod.metadata.owner_references

@@ -16,11 +16,12 @@ from koordinator.api import node_affinity, tolerations
 from koordinator.api.affinity import LabelSelector, PodAffinityTerm, Taint, term_holds
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import ViewPart
 from koordinator.descheduler import facts, node_fit, pod_filter
 from koordinator.descheduler.plugin import EvictAction, Evictions
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.plugins.stock.common import CommonArgs
-from koordinator.descheduler.pod_filter import PodPredicate
+from koordinator.descheduler.pod_filter import Namespaces, PodPredicate
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -44,30 +45,22 @@ def check_node_affinity(args: NodeAffinityArgs) -> None:
 
 
 def misplaced_by_affinity(
-    args: NodeAffinityArgs,
-    node: Node,
-    pods: Sequence[Pod],
-    elsewhere: "Preferences",
-    fits: Fits,
-    may_evict: PodPredicate,
+    kind: str, node: Node, pods: Sequence[Pod], elsewhere: "Preferences", fits: Fits, selected: PodPredicate
 ) -> list[Pod]:
-    """Return the active pods of `node` to evict; `fits`: the node fit of the stock strategies. `args` are checked."""
-    nodes = elsewhere.nodes
-    selected = common.selection(args, may_evict)
+    """Return the active pods of `node` to evict because of their affinity of this kind; `fits`: the node fit of the
+    stock strategies."""
 
     def violates(pod: Pod) -> bool:
-        required = REQUIRED in args.node_affinity_type and (
-            node_affinity.required(pod.spec) is not None and not node_affinity.selects(pod.spec, node)
-        )
-        preferred = PREFERRED in args.node_affinity_type and elsewhere.best(pod) > preference(pod, node)
-        return required or preferred
+        if kind == PREFERRED:
+            return elsewhere.best(pod) > preference(pod, node)
+        return node_affinity.required(pod.spec) is not None and not node_affinity.selects(pod.spec, node)
 
     return [
         pod
         for pod in pods
         if facts.is_active(pod)
         and violates(pod)
-        and any(fits(pod, other) for other in nodes)
+        and any(fits(pod, other) for other in elsewhere.nodes)
         and selected(pod)
     ]
 
@@ -101,11 +94,12 @@ class Preferences:
 
 
 class NodeTaintsArgs(common.CommonArgs, frozen=True, kw_only=True):
-    """Taints are told as `key` or `key=value`; only one of the two lists may be set."""
+    """Taints are told as `key` or `key=value`; only one of the two lists may be set. An empty `included_taints`
+    includes none."""
 
     include_prefer_no_schedule: bool = False
     excluded_taints: list[str] = []
-    included_taints: list[str] = []
+    included_taints: list[str] | None = None
 
 
 def check_node_taints(args: NodeTaintsArgs) -> None:
@@ -118,10 +112,11 @@ def check_node_taints(args: NodeTaintsArgs) -> None:
 def misplaced_by_taints(
     args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: PodPredicate
 ) -> list[Pod]:
-    """Return the pods of the node to evict, also finished ones. `args` are checked."""
+    """Return the active pods of the node to evict. `args` are checked."""
     selected = common.selection(args, may_evict)
     taints = [taint for taint in node.spec.taints if _counts(args, taint)]
-    return [pod for pod in pods if not node_fit.tolerates_all(pod, taints) and selected(pod)]
+    active = filter(facts.is_active, pods)
+    return [pod for pod in active if not node_fit.tolerates_all(pod, taints) and selected(pod)]
 
 
 def _counts(args: NodeTaintsArgs, taint: Taint) -> bool:
@@ -130,7 +125,7 @@ def _counts(args: NodeTaintsArgs, taint: Taint) -> bool:
         effects.append(tolerations.PREFER_NO_SCHEDULE)
     names = {taint.key, f"{taint.key}={taint.value}"} if taint.value else {taint.key}
     is_excluded = not names.isdisjoint(args.excluded_taints)
-    is_included = not args.included_taints or not names.isdisjoint(args.included_taints)
+    is_included = args.included_taints is None or not names.isdisjoint(args.included_taints)
     return taint.effect in effects and not is_excluded and is_included
 
 
@@ -158,6 +153,8 @@ def anti_affinity_evictions(
 
 _Domain = dict[str, str]
 """Names of pods by their keys."""
+_Place = tuple[str | None, str]
+"""A value of a topology key; None with the name of a node that has none."""
 
 
 class _Neighbours:
@@ -167,55 +164,61 @@ class _Neighbours:
         self._pods = {pod.key: pod for pod in pods}
         self._by_label = common.PodsByLabel(self._pods.values())
         self._nodes = nodes
-        self._known: dict[bytes, defaultdict[str, _Domain]] = {}
+        self._known: dict[tuple[str, bytes], defaultdict[_Place, _Domain]] = {}
 
     def has(self, pod: Pod) -> bool:
         return pod.key in self._pods
 
     def disturb(self, pod: Pod) -> bool:
         """Return whether another pod in the same domain is one that the pod wants to be away from."""
-        here = self._nodes[pod.spec.node_name].metadata.labels
+        own = pod.metadata.name
         return any(
             any(
-                name != pod.metadata.name
-                for name in self._domains(pod, term)[here[term.topology_key]].values()
+                name != own for name in self._domains(pod, term)[self._place(pod, term.topology_key)].values()
             )
             for term in node_fit.required_anti_affinity(pod)
-            if term.topology_key in here
         )
+
+    def _place(self, pod: Pod, topology_key: str) -> _Place:
+        """Return the domain that the pod is in; a node without the label is one of its own."""
+        domain = self._nodes[pod.spec.node_name].metadata.labels.get(topology_key)
+        return (domain, "") if domain is not None else (None, pod.spec.node_name)
 
     def remove(self, pod: Pod) -> None:
         """Forget a pod that is evicted."""
         del self._pods[pod.key]
-        labels = self._nodes[pod.spec.node_name].metadata.labels
-        for domains in self._known.values():
-            for domain in filter(domains.__contains__, labels.values()):
-                domains[domain].pop(pod.key, None)
+        for (topology_key, _), domains in self._known.items():
+            domains[self._place(pod, topology_key)].pop(pod.key, None)
 
-    def _domains(self, pod: Pod, term: PodAffinityTerm) -> defaultdict[str, _Domain]:
-        """Return the pods that a term of `pod` is about, by the value of its topology key."""
+    def _domains(self, pod: Pod, term: PodAffinityTerm) -> defaultdict[_Place, _Domain]:
+        """Return the pods that a term of `pod` is about, by domain."""
         namespaces = term.namespaces or [pod.metadata.namespace]
-        key = msgspec.json.encode((term.topology_key, sorted(namespaces), term.label_selector))
+        key = term.topology_key, msgspec.json.encode((sorted(namespaces), term.label_selector))
         if (found := self._known.get(key)) is None:
             found = self._known[key] = defaultdict(dict)
             matches = node_fit.term_matcher(pod, term)
             selector = term.label_selector or LabelSelector()
             for other in chain.from_iterable(self._by_label.candidates(one, selector) for one in namespaces):
-                if other.key not in self._pods:
-                    continue
-                domain = self._nodes[other.spec.node_name].metadata.labels.get(term.topology_key)
-                if domain is not None and matches(other):
-                    found[domain][other.key] = other.metadata.name
+                if other.key in self._pods and matches(other):
+                    found[self._place(other, term.topology_key)][other.key] = other.metadata.name
         return found
 
 
-OwnerKey = tuple[str, ...]
+OwnerKeys = tuple[str, ...]
+"""Sorted namespace/kind/name/images, one for each owner; equal for pods that stand in for each other. Each owner's pods
+are spread evenly."""
 
 
-class RemoveDuplicatesArgs(common.CommonArgs, frozen=True, kw_only=True):
+class RemoveDuplicatesArgs(ViewPart, frozen=True, kw_only=True):
     """Pods with an owner of an excluded kind are left alone."""
 
+    namespaces: Namespaces | None = None
     exclude_owner_kinds: list[str] = []
+
+
+def check_duplicates(args: RemoveDuplicatesArgs) -> None:
+    """Raises: ProtocolError for namespaces both included and excluded."""
+    pod_filter.check_namespaces(args.namespaces, "namespaces")
 
 
 def surplus(count: int, pods: int, feasible_nodes: int) -> int:
@@ -232,37 +235,41 @@ def duplicates(
     pods_of: Mapping[str, Sequence[Pod]],
     may_evict: PodPredicate,
 ) -> list[Pod]:
-    """Return the pods to evict, by node. Raises: ProtocolError for namespaces both included and excluded."""
-    pod_filter.check_namespaces(args.namespaces, "namespaces")
-    selected = common.selection(args, may_evict)
+    """Return the pods to evict, each once, by owner. `args` are checked."""
+    selected = pod_filter.compose(args.namespaces, (), may_evict)
     owners = _Owners(args.exclude_owner_kinds)
-    present: list[defaultdict[OwnerKey, list[Pod]]] = []
-    crowded: set[OwnerKey] = set()
+    present: list[list[tuple[Pod, OwnerKeys]]] = []
+    crowded: set[str] = set()
     for node in nodes:
-        own: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
-        for pod in pods_of.get(node.metadata.name, ()):
-            if (key := owners.key(pod)) and facts.is_active(pod):
-                own[key].append(pod)
-        crowded.update(key for key, pods in own.items() if len(pods) > 1)
+        own = [(pod, owners.of(pod)) for pod in pods_of.get(node.metadata.name, ()) if facts.is_active(pod)]
+        crowded.update(*(keys for keys, count in Counter(keys for _, keys in own).items() if count > 1))
         present.append(own)
     # The filters are dear: they are asked about owners only that have two pods on some node.
-    groups = [
-        {key: list(filter(selected, pods)) for key, pods in own.items() if key in crowded} for own in present
-    ]
-    total: Counter[OwnerKey] = Counter()
-    movable: defaultdict[OwnerKey, list[Pod]] = defaultdict(list)
-    for group in groups:
-        for key, pods in group.items():
-            total[key] += len(pods)
-            movable[key] += pods[1:]  # the first of a node stays, so where it could go counts for nothing
+    total: Counter[str] = Counter()
+    surpluses: defaultdict[str, list[list[Pod]]] = defaultdict(list)
+    for own in present:
+        further: defaultdict[str, list[Pod]] = defaultdict(list)
+        first: set[OwnerKeys] = set()
+        for pod, keys in own:
+            if crowded.isdisjoint(keys) or not selected(pod):
+                continue
+            for owner in keys:
+                total[owner] += 1
+                if keys in first:
+                    further[owner].append(pod)
+            first.add(keys)
+        for owner, pods in further.items():
+            surpluses[owner].append(pods)
     places = _Places(nodes)
-    feasible = {key: places.count(pods) for key, pods in movable.items()}
-    found: list[Pod] = []
-    for group in groups:
-        for key, pods in group.items():
-            count = surplus(len(pods), total[key], feasible[key])
-            found += pods[len(pods) - count :]
-    return found
+    found: dict[str, Pod] = {}
+    for owner, groups in surpluses.items():
+        feasible = places.count(
+            chain.from_iterable(groups)
+        )  # the first of a node stays: it counts for nothing
+        for pods in groups:
+            count = surplus(len(pods) + 1, total[owner], feasible)
+            found.update((pod.key, pod) for pod in pods[len(pods) - count :])
+    return list(found.values())
 
 
 class _Places:
@@ -300,24 +307,21 @@ class _Owners:
 
     def __init__(self, excluded: Iterable[str]) -> None:
         self._excluded = frozenset(excluded)
-        self._known: dict[tuple[int, int, str], tuple[Pod, OwnerKey]] = {}
+        self._known: dict[tuple[int, int, str], tuple[Pod, OwnerKeys]] = {}
 
-    def key(self, pod: Pod) -> OwnerKey:
-        """Return sorted namespace/kind/name/image entries, equal for pods that stand in for each other; none for one
-        without an owner, or with one that is excluded."""
+    def of(self, pod: Pod) -> OwnerKeys:
+        """Return the keys of the pod's owners; none for one without an owner, or with one that is excluded."""
         shape = (id(pod.metadata.owner_references), id(pod.spec.containers), pod.metadata.namespace)
         if (found := self._known.get(shape)) is None:
             found = self._known[shape] = pod, self._of(pod)  # the pod, so that what has these ids stays
         return found[1]
 
-    def _of(self, pod: Pod) -> OwnerKey:
+    def _of(self, pod: Pod) -> OwnerKeys:
         owners, namespace = pod.metadata.owner_references, pod.metadata.namespace
         if not self._excluded.isdisjoint(owner.kind for owner in owners):
             return ()
-        images = [container.image for container in pod.spec.containers]
-        return tuple(
-            sorted(f"{namespace}/{owner.kind}/{owner.name}/{image}" for owner in owners for image in images)
-        )
+        images = "#".join(sorted(container.image for container in pod.spec.containers))
+        return tuple(sorted(f"{namespace}/{owner.kind}/{owner.name}/{images}" for owner in owners))
 
 
 class Balanced(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Condition, ViewPart
 from koordinator.descheduler import facts, pod_filter
+from koordinator.descheduler.config.checks import NonNegative
 from koordinator.descheduler.plugins.stock import common
 from koordinator.descheduler.pod_filter import PodPredicate
 
@@ -21,13 +22,33 @@ class ConditionFilter(ViewPart, frozen=True, kw_only=True):
     type: str = ""
     status: str = ""
     reason: str = ""
-    min_time_since_last_transition_seconds: int | None = None
+    min_time_since_last_transition_seconds: NonNegative | None = None
+
+
+STATES_OF_PODS = frozenset(
+    (
+        *("Running", "Pending", "Succeeded", "Failed", "Unknown"),
+        *("NodeAffinity", "NodeLost", "Shutdown", "UnexpectedAdmissionError"),
+        *("PodInitializing", "ContainerCreating", "ImagePullBackOff", "CrashLoopBackOff", "ErrImagePull"),
+        *("CreateContainerConfigError", "CreateContainerError", "InvalidImageName"),
+        *(
+            "OOMKilled",
+            "Error",
+            "Completed",
+            "DeadlineExceeded",
+            "Evicted",
+            "ContainerCannotRun",
+            "StartError",
+        ),
+    )
+)
+"""Phases, reasons of pods, and why containers wait or ended, that PodLifeTime can be asked for."""
 
 
 class PodLifeTimeArgs(common.CommonArgs, frozen=True, kw_only=True):
     """All criteria that are given must hold; at least one of the first four must be."""
 
-    max_pod_life_time_seconds: int | None = None
+    max_pod_life_time_seconds: NonNegative | None = None
     states: list[str] = []
     conditions: list[ConditionFilter] = []
     exit_codes: list[int] = []
@@ -43,6 +64,10 @@ def check_pod_life_time(args: PodLifeTimeArgs) -> None:
     if args.max_pod_life_time_seconds is None and not any(criteria):
         field = "maxPodLifeTimeSeconds"
         raise ProtocolError("PodLifeTime", field, "this, states, conditions or exitCodes must be set")
+    if unknown := [state for state in args.states if state not in STATES_OF_PODS]:
+        raise ProtocolError(
+            "PodLifeTime", "states", f"{unknown[0]!r} is none of {', '.join(sorted(STATES_OF_PODS))}"
+        )
     if any(one == ConditionFilter() for one in args.conditions):
         raise ProtocolError("PodLifeTime", "conditions", "one of them asks for nothing")
 
@@ -60,13 +85,13 @@ def _is_old(args: PodLifeTimeArgs, pod: Pod, now_s: float) -> bool:
         return False
     if not _has_owner_kind(args.owner_kinds, pod):
         return False
-    statuses = list(
-        common.container_statuses(pod, args.including_init_containers, args.including_ephemeral_containers)
-    )
+    with_init = args.including_init_containers
+    statuses = common.container_statuses(pod, with_init, args.including_ephemeral_containers)
     states = {pod.status.phase, pod.status.reason} | common.state_reasons(statuses)
     if args.states and not states.intersection(args.states):
         return False
-    if args.exit_codes and not common.exit_codes(statuses).intersection(args.exit_codes):
+    codes = common.exit_codes(common.container_statuses(pod, with_init))  # never of ephemeral containers
+    if args.exit_codes and not codes.intersection(args.exit_codes):
         return False
     return not args.conditions or any(
         _has_condition(wanted, own, now_s) for wanted in args.conditions for own in pod.status.conditions
@@ -96,7 +121,7 @@ def _has_condition(wanted: ConditionFilter, own: Condition, now_s: float) -> boo
 class RemoveFailedPodsArgs(common.CommonArgs, frozen=True, kw_only=True):
     """Empty lists ask for nothing; an owner of an excluded kind protects."""
 
-    min_pod_lifetime_seconds: int = 3600
+    min_pod_lifetime_seconds: NonNegative = 3600
     reasons: list[str] = []
     exit_codes: list[int] = []
     exclude_owner_kinds: list[str] = []
@@ -117,7 +142,7 @@ def _has_failed(args: RemoveFailedPodsArgs, pod: Pod, now_s: float) -> bool:
     if any(owner.kind in args.exclude_owner_kinds for owner in pod.metadata.owner_references):
         return False
     statuses = list(common.container_statuses(pod, args.including_init_containers))
-    reasons = {pod.status.reason} | common.state_reasons(statuses)
+    reasons = ({pod.status.reason} | common.state_reasons(statuses)) - {""}
     if args.reasons and not reasons.intersection(args.reasons):
         return False
     return not args.exit_codes or bool(common.exit_codes(statuses).intersection(args.exit_codes))

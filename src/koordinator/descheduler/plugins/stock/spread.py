@@ -22,9 +22,9 @@ IGNORE, HONOR = "Ignore", "Honor"
 
 
 class SpreadArgs(common.CommonArgs, frozen=True, kw_only=True):
-    """The kinds of constraints that count (none: those that must hold), and whether pods need a place to go."""
+    """The kinds of constraints that count, and whether pods need a place to go."""
 
-    constraints: list[str] = []
+    constraints: tuple[str, ...] = (DO_NOT_SCHEDULE,)
     topology_balance_node_fit: bool = True
 
 
@@ -49,16 +49,17 @@ def surplus_pods(
 ) -> list[Pod]:
     """Return the pods to evict, each once. Raises: ProtocolError for a selector that cannot be read."""
     selected = common.selection(args, may_evict)
-    kinds = frozenset(args.constraints or (DO_NOT_SCHEDULE,))
+    kinds = frozenset(args.constraints)
     by_namespace: defaultdict[str, list[Pod]] = defaultdict(list)
     for node in nodes:
         for pod in pods_of.get(node.metadata.name, ()):
-            if facts.is_active(pod) and pod.metadata.deletion_timestamp is None:
+            if facts.is_active(pod):
                 by_namespace[pod.metadata.namespace].append(pod)
     rooms = Rooms(nodes, pods_of)
     found: dict[str, Pod] = {}
     for _, pods in sorted(by_namespace.items()):
-        by_label = common.PodsByLabel(pods)
+        # A pod that goes anyway brings its constraints, and counts for none.
+        by_label = common.PodsByLabel(pod for pod in pods if pod.metadata.deletion_timestamp is None)
         for rule in _rules(pods, kinds, selected):
             alike = by_label.candidates(rule.pod.metadata.namespace, rule.selector)
             for pod in _surplus(rule, alike, nodes, rooms, selected, args.topology_balance_node_fit):
@@ -136,8 +137,7 @@ def _surplus(
     for name, moved in zip(names, balanced.moved, strict=True):
         if moved:
             ordered = sorted(domains[name], key=lambda pod: _place(pod, selected))
-            if needs_fit:
-                ordered.sort(key=fits)
+            ordered.sort(key=fits)
             taken = filter(selected, ordered[-moved:])
             found += [pod for pod in taken if not needs_fit or fits(pod)]
     return found

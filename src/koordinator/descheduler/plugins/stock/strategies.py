@@ -130,15 +130,17 @@ class RemovePodsViolatingNodeAffinity(StockPlugin, DeschedulePlugin):
     check = staticmethod(placement.check_node_affinity)
 
     def deschedule(self, seen: Observation) -> Actions[int]:
-        """Evict node by node."""
-        fits = fits_of(seen)
-        best = placement.Preferences(seen.nodes)
-        count = 0
-        for node in seen.nodes:
-            pods = seen.pods_of.get(node.metadata.name, ())
-            found = placement.misplaced_by_affinity(self._args, node, pods, best, fits, self._may_evict)
-            count += yield from evicting(found)
-        return count
+        """Evict node by node, for one kind of affinity after the other."""
+        fits, best = fits_of(seen), placement.Preferences(seen.nodes)
+        selected = common.selection(self._args, self._may_evict)
+        gone: set[str] = set()
+        for kind in self._args.node_affinity_type:
+            for node in seen.nodes:
+                pods = seen.pods_of.get(node.metadata.name, ())
+                for pod in placement.misplaced_by_affinity(kind, node, pods, best, fits, selected):
+                    if pod.key not in gone and (yield EvictAction(pod)):
+                        gone.add(pod.key)
+        return len(gone)
 
 
 class RemovePodsViolatingNodeTaints(StockPlugin, DeschedulePlugin):
@@ -164,6 +166,7 @@ class RemoveDuplicates(StockPlugin, BalancePlugin):
 
     name = "RemoveDuplicates"
     args = placement.RemoveDuplicatesArgs
+    check = staticmethod(placement.check_duplicates)
 
     def balance(self, seen: Observation) -> Actions[int]:
         """Evict what is beyond an even share."""

@@ -3,7 +3,7 @@
 Amounts are thousandths. Usage in percent is of allocatable, and of capacity for a node that tells no allocatable.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import ViewPart
 from koordinator.descheduler import node_fit, pod_filter
+from koordinator.descheduler.config.checks import NonNegative
 from koordinator.descheduler.node_fit import NodeFree
 from koordinator.descheduler.plugin import Actions, EvictAction
 from koordinator.descheduler.plugins.stock import common
@@ -27,7 +28,7 @@ _UNIT = 1000
 class EvictionLimits(ViewPart, frozen=True, kw_only=True):
     """Evictions of one pass over one node; None is unlimited."""
 
-    node: int | None = None
+    node: NonNegative | None = None
 
 
 class LowNodeUtilizationArgs(ViewPart, frozen=True, kw_only=True):
@@ -117,7 +118,10 @@ def requested(room: NodeFree, names: Sequence[str]) -> RequestedNode:
         free = node_fit.room_of(msgspec.structs.replace(room.node, status=status), room.pods).free_milli
     amounts = resource_list.of(status.allocatable)
     capacity = {name: amounts[name].milli if name in amounts else 0 for name in names}
-    used = {name: capacity[name] - free.get(name, capacity[name]) for name in names}
+    used = {
+        name: capacity[name] - free[name] if name in free else _sum_of_requests(room.pods, name)
+        for name in names
+    }
     used[resources.PODS] = len(room.pods) * _UNIT
     return RequestedNode(room, capacity, used, frozenset(amounts))
 
@@ -186,14 +190,13 @@ def empty_out(
         for pod in sorted(filter(movable, one.room.pods), key=common.priority_key):
             if min(budget.values()) <= 0:
                 break
-            need = _need(pod, names)
-            if only and not any(need[name] for name in args.thresholds if name != resources.PODS):
+            if only and not _asks_for_any(pod, args.thresholds):
                 continue
             if not any(node_fit.tolerates_all(pod, target.room.node.spec.taints) for target in targets):
                 continue
             if (yield EvictAction(pod)):
                 count += 1
-                for name, amount in need.items():
+                for name, amount in _need(pod, names).items():
                     budget[name] -= amount
     return count
 
@@ -220,6 +223,17 @@ def _average(nodes: Sequence[RequestedNode], name: str) -> float:
 def _size(node: RequestedNode) -> int:
     """Plain sum over resources: milli-cores and whole units, as upstream adds them up."""
     return sum(amount if name == resources.CPU else amount // _UNIT for name, amount in node.used.items())
+
+
+def _sum_of_requests(pods: Sequence[Pod], name: str) -> int:
+    requests = (pod_resources.requests(pod) for pod in pods)
+    return sum(amounts[name].milli for amounts in requests if name in amounts)
+
+
+def _asks_for_any(pod: Pod, names: Collection[str]) -> bool:
+    """Return whether a container names one of the resources, even if it wants none of it."""
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return any(name in container.resources.requests for container in containers for name in names)
 
 
 def _need(pod: Pod, names: Sequence[str]) -> Mapping[str, int]:
