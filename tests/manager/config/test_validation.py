@@ -129,6 +129,13 @@ def test_settings_of_eviction_strategies_of_packages_pass_and_text_that_is_no_js
     assert refused.reason is ValidationReason.PARSE and "eviction-config" in refused.message
 
 
+def test_a_null_among_windows_is_refused_by_its_place() -> None:
+    refused = validate({"colocation_config": {"metricAggregatePolicy": {"durations": ["5m", None]}}})
+
+    assert refused.reason is ValidationReason.PARSE
+    assert "colocation-config: metricAggregatePolicy.durations[1]: expected text, got null" in refused.message
+
+
 def test_an_entry_of_the_closed_loop_need_not_name_what_its_values_relate_to() -> None:
     above_the_default = {**entry("a", x="1"), "slackLowPercent": 40, "slackHighPercent": 60}
     alone = {**entry("b", x="2"), "cpuThresholdMinPercent": 96}

@@ -173,12 +173,13 @@ def _predicted(gpu: KnownGPU, amount: ReclaimableAmount) -> DeviceInfo:
 
 
 def readable_windows(policy: CollectPolicy) -> tuple[CollectPolicy, dict[str, ScalarError]]:
-    """Return the policy without windows that are no durations, and what is wrong with those."""
+    """Return the policy without windows over which nothing can be averaged, and what is wrong with those."""
     problems: dict[str, ScalarError] = {}
     kept = []
     for text in policy.durations:
         try:
-            duration.parse(text)
+            if duration.parse(text) <= 0:
+                raise ScalarError(text, "a duration above 0")
             kept.append(text)
         except ScalarError as error:
             problems[text] = error
