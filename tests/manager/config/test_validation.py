@@ -45,6 +45,11 @@ def test_the_config_map_that_is_shipped_is_accepted() -> None:
             id="a node entry is named by its place",
         ),
         pytest.param(
+            {"colocation_config": {"metricMemoryCollectPolicy": "usageWithCache"}},
+            "metricMemoryCollectPolicy must be one of usageWithHotPageCache, usageWithoutPageCache, ",
+            id="a word that no NodeMetric may have",
+        ),
+        pytest.param(
             {"resource_threshold_config": {"clusterStrategy": {"memoryEvictThresholdPercent": 70}}},
             "clusterStrategy.memoryEvictThresholdPercent needs memoryEvictLowerPercent next to it",
             id="half a pair",
