@@ -28,6 +28,7 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.local import registry
+from koordinator.local.cluster import install
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.results import Placed
@@ -83,6 +84,7 @@ def cpu_s(who: int = resource.RUSAGE_SELF) -> float:
 async def filled(nodes: int, pods: int, kind: str, *, checks: bool = False) -> MemoryCluster:
     """A cluster with nodes, and pods that wait."""
     cluster = MemoryCluster(registry.in_memory(SystemClock(), checks=checks))
+    await install(cluster)
     for number in range(nodes):
         await cluster.create(Node, node_body(number))
     for number in range(pods):
@@ -239,6 +241,7 @@ def _client(port: int) -> KubeCluster:
 
 
 async def create_nodes(cluster: Cluster, count: int) -> None:
+    await install(cluster)
     await side_by_side(count, lambda number: cluster.create(Node, node_body(number)))
 
 

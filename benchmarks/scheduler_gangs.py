@@ -16,8 +16,9 @@ import logging
 import math
 import resource
 import timeit
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
@@ -29,7 +30,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.local.cluster import install
 from koordinator.scheduler.config import default_plugins
-from koordinator.scheduler.loop.binding import BindingCycle
+from koordinator.scheduler.loop.binding import Binder, BindingCycle
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.scheduler import Scheduler
@@ -136,9 +137,17 @@ async def place_s(setting: Setting, until: Until) -> float:
     cluster = await filled(setting)
     scheduler = Scheduler(cluster, default_plugins.shipped_config(), gates=setting.gates)
     released: list[BindingCycle] = []
-    if until is Until.RELEASED:
-        # Placements that Permit lets go end here: nothing is bound.
-        scheduler._binder._begin = released.append  # type: ignore[method-assign, assignment]
+    with contextlib.ExitStack() as stack:
+        if until is Until.RELEASED:
+            # Placements that Permit lets go end here: nothing is bound.
+            stack.enter_context(mock.patch.object(Binder, "begin", lambda _, job: released.append(job)))
+        return await measured_s(scheduler, setting, until, released)
+
+
+async def measured_s(
+    scheduler: Scheduler, setting: Setting, until: Until, released: Sequence[BindingCycle]
+) -> float:
+    """CPU seconds per pod until all are let go (`released`), or bound."""
     async with scheduler.following():
         garbage.set_aside()
         started_s = cpu_s()
@@ -282,8 +291,7 @@ async def round_s(nodes: int, size: int, times: int) -> float:
             [root_cause] = {
                 group.root_cause for gang in rounds.cache.gangs().values() if (group := gang.group)
             }
-            scheduler._actions.activate([rounds.cache.pods[root_cause].metadata.uid])
-            scheduler._wake.set()
+            scheduler.actions.activate([rounds.cache.pods[root_cause].metadata.uid])
             await idle()
             best = min(best, cpu_s() - started_s)
         task.cancel()
@@ -297,8 +305,11 @@ async def asking_s(nodes: int, size: int, open_nodes: int, cpu: str) -> float:
     cluster = await nearly_full(nodes, Setting(nodes, 1, size, Kind.ANNOTATIONS), open_nodes, cpu)
     scheduler = Scheduler(cluster, default_plugins.shipped_config())
     async with scheduler.following():
-        early = plugin_of(scheduler).early
-        pod = next(iter(scheduler.queue._entries.values())).pod
+        plugin = plugin_of(scheduler)
+        early, member = plugin.early, next(iter(plugin.gangs.rounds.cache.pods.values()))
+        waiting = scheduler.queue.find(member.metadata.uid)
+        assert waiting is not None, member.metadata.name
+        pod = waiting.pod
         assert early.shortage(pod) is None
         return min(timeit.repeat(lambda: early.shortage(pod), number=20, repeat=5)) / 20
 

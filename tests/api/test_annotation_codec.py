@@ -28,6 +28,7 @@ class Sample(Payload, frozen=True, kw_only=True):
     amount: RawQuantity | None = None
     amounts: ResourceList = {}
     wait: Seconds = 0.0
+    waits: list[Seconds] = []
     at: Time | None = None
     parts: list[Part] = []
     firm: list[Annotated[Part, NotNull]] = []
@@ -120,6 +121,8 @@ def test_quantities_keep_the_literal_text_of_bare_numbers() -> None:
 
 def test_a_null_item_is_an_empty_one_unless_the_type_forbids_it() -> None:
     assert decode(parts=[None]).parts == [Part(id=0)]
+    with pytest.raises(ProtocolError, match=r"waits\[1\]: expected text, got null"):
+        decode(waits=["5m", None])
 
 
 def test_empty_text_means_what_the_key_says() -> None:

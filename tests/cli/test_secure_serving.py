@@ -160,7 +160,7 @@ def test_flags_of_tls_that_cannot_work_are_named(options: dict[str, Any], flag: 
     given = {"certificate": None, "key": None, "directory": None, "clock": SystemClock()} | options
     with pytest.raises(FlagError) as caught:
         serving.tls_context(**given)
-    assert caught.value.flag == f"--{flag}"
+    assert caught.value.subject == f"--{flag}"
 
 
 def test_what_a_front_proxy_says() -> None:

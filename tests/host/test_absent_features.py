@@ -245,7 +245,7 @@ def test_rdma_cards_are_found_with_their_functions(tmp_path: Path) -> None:
     (device,) = network.rdma_devices(host.files, host.roots)
 
     assert device == network.RDMADevice(
-        name="mlx5_0",
+        id="0000:3b:00.0",
         minor=0,
         is_healthy=True,
         bus_id="0000:3b:00.0",

@@ -328,7 +328,7 @@ def test_a_preemption_that_is_cancelled_before_it_began_gates_nobody() -> None:
         victim = victims.Victim.of(low, 0.0)
         plugin.preemptor.evict(high, victims.Candidate("node-0", (victim,), 0), profile.name)
         assert not plugin.pre_enqueue(high).is_success
-        await scheduler._actions.stop()
+        await scheduler.actions.stop()
 
         assert plugin.pre_enqueue(high).is_success
         assert world.api.placements() == {"low": "node-0"}

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.vectors import deviations
 from tests.vectors.compare import exact
 from tests.vectors.deviations import TABLE, deviation_of
 from tests.vectors.deviations.question import Derived, Deviation, Question
+from tests.vectors.deviations.unseen import UNSEEN
 from tests.vectors.runner import find_adapters, find_areas, run_case
 
 HERE = Path(__file__).parent
@@ -97,6 +99,31 @@ def test_a_deviation_is_documented_and_shown(row: Deviation) -> None:
     section = next(text for text in sections if text.startswith(f"{row.section}\n"))
     assert row.words in " ".join(section.split())
     assert any(area in row.areas and case["why"] == row.name for area, case in deviating())
+
+
+def documented(section: str) -> list[str]:
+    """The rows or items of a section."""
+    text = next(text for text in DOCS.read_text().split("\n## ") if text.startswith(f"{section}\n"))
+    lines = text.replace("\n  ", " ").splitlines()
+    return [
+        line for line in lines if line.startswith(("| ", "* ")) and not line.startswith(("| what |", "| ---"))
+    ]
+
+
+@pytest.mark.parametrize("section", UNSEEN)
+def test_each_documented_difference_of_gangs_is_in_the_table_or_says_why_not(section: str) -> None:
+    rows, unseen = documented(section), UNSEEN[section]
+    table = [each for each in TABLE if each.section == section]
+    for row in rows:
+        gaps = set(re.findall(r"\(G\d+\)", row))
+        is_seen = any(
+            each.words in row or gaps & {f"({gap})" for gap in re.findall(r"G\d+", each.why)}
+            for each in table
+        )
+        reasons = [words for words in unseen if words in row]
+        assert is_seen or len(reasons) == 1, row
+    for words in unseen:
+        assert sum(words in row for row in rows) == 1, words
 
 
 def test_cases_say_our_answer_only_together_with_the_reason() -> None:

@@ -1,5 +1,7 @@
 """Errors in data from outside."""
 
+from typing import ClassVar
+
 
 class KoordinatorError(Exception):
     """Base of all errors that this project raises on purpose. The text is what is known of it, from the outside in:
@@ -10,14 +12,16 @@ class KoordinatorError(Exception):
 
 
 class SubjectError(KoordinatorError):
-    """Base of the errors that name what is wrong and say why."""
+    """Base of the errors that name what is wrong and say why; `kind` tells people what the subject is."""
 
-    def __init__(self, subject: str, reason: str) -> None:
+    kind: ClassVar[str] = ""
+
+    def __init__(self, subject: object, reason: object) -> None:
         super().__init__(subject, reason)
-        self.subject, self.reason = subject, reason
+        self.subject, self.reason = str(subject), str(reason)
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.reason}"
+        return f"{self.kind}{self.subject}: {self.reason}"
 
 
 class ProtocolError(KoordinatorError, ValueError):

@@ -13,6 +13,7 @@ REPORT_INTERVAL_S = 60
 AGGREGATE_DURATIONS = ("5m", "10m", "30m")
 MEMORY_COLLECT_POLICY = "usageWithoutPageCache"
 """Policy where `spec.metricCollectPolicy` is not set."""
+MEMORY_COLLECT_POLICIES = ("usageWithHotPageCache", MEMORY_COLLECT_POLICY, "usageWithPageCache")
 
 AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99")
 """Keys of `AggregatedUsage.usage`."""
@@ -39,7 +40,7 @@ class MetricCollectPolicy(ViewPart, frozen=True, kw_only=True):
     ] = None
     node_memory_collect_policy: Annotated[
         str | None,
-        one_of("usageWithHotPageCache", "usageWithoutPageCache", "usageWithPageCache"),
+        one_of(*MEMORY_COLLECT_POLICIES),
         "Which part of the page cache counts as used memory; usageWithoutPageCache when absent.",
     ] = None
 

@@ -134,7 +134,7 @@ class BatchAmounts(msgspec.Struct, frozen=True):
 
 def batch(pod: Pod) -> BatchAmounts:
     """Batch requests and limits summed over containers and sidecars."""
-    running = [c.resources for c in running_together(pod)]
+    running = [c.resources for c in running_together(pod.spec)]
     return BatchAmounts(
         request_cpu_milli=_sum_requests(running, resources.BATCH_CPU),
         request_memory_bytes=_sum_requests(running, resources.BATCH_MEMORY),
@@ -143,9 +143,9 @@ def batch(pod: Pod) -> BatchAmounts:
     )
 
 
-def running_together(pod: Pod) -> list[Container]:
+def running_together(spec: PodSpec) -> list[Container]:
     """Return the containers and sidecars of a pod: what runs beside each other."""
-    return [*pod.spec.containers, *filter(is_sidecar, pod.spec.init_containers)]
+    return [*spec.containers, *filter(is_sidecar, spec.init_containers)]
 
 
 def is_pod_level(name: str) -> bool:

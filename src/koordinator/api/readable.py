@@ -1,4 +1,6 @@
-"""Amounts as people read them: cores, GiB, plain numbers. Programs still read Kubernetes quantities."""
+"""Amounts as people read them: cores, GiB, plain numbers; lists of names. Programs still read Kubernetes quantities."""
+
+from collections.abc import Sequence
 
 from koordinator.api import quantity, resources
 from koordinator.api.quantity import Quantity, RawQuantity
@@ -52,6 +54,12 @@ def lot(name: str, raw: RawQuantity | Quantity) -> str:
     if name == resources.CPU:
         return text
     return f"{text} of {name}" if is_cpu(name) or is_bytes(name) else f"{text} {name}"
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """Return some names, and how many more there are: `a, b and 3 more`."""
+    some = ", ".join(names[:most])
+    return some if len(names) <= most else f"{some} and {len(names) - most} more"
 
 
 def percent(ratio: float) -> str:

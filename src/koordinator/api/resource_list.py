@@ -90,14 +90,6 @@ def fits_completely(a: Amounts, b: Amounts) -> bool:
     return all(a.get(name, zero) <= b.get(name, zero) for name in a.keys() | b.keys())
 
 
-def differs(old: Amounts, new: Amounts, name: str, threshold_ratio: float) -> bool:
-    """Return whether the amount changed by more than `threshold_ratio` of the old one, or came or went."""
-    if name not in old or name not in new:
-        return (name in old) != (name in new)
-    old_milli = old[name].milli
-    return abs(new[name].milli - old_milli) > old_milli * threshold_ratio
-
-
 def multiply_units(amount: Quantity, factor: float) -> Quantity:
     """Whole units × `factor` in binary floating point, cut off; keeps the family."""
     return Quantity(math.trunc(amount.value * factor) * NANO, amount.family)

@@ -11,8 +11,10 @@ The schemas are structural (behaviour/crds): every node has a type, or is int-or
 """
 
 import copy
+import functools
 import inspect
 import typing
+from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar
 
@@ -120,6 +122,30 @@ def of_struct(view: type[msgspec.Struct]) -> dict[str, Any]:
     if required:
         result["required"] = sorted(required)
     return result
+
+
+def out_of_bounds(value: msgspec.Struct) -> Iterator[str]:
+    """Numbers that the schema of a view, and so the API server, refuses, each by its path and the rule."""
+    return _out_of_bounds(_known_schema(type(value)), msgspec.to_builtins(value), "")
+
+
+_known_schema = functools.cache(of_struct)
+
+
+def _out_of_bounds(schema: dict[str, Any], value: Any, path: str) -> Iterator[str]:
+    match value:
+        case dict():
+            for name, member in value.items():
+                rules = schema.get("properties", {}).get(name) or schema.get("additionalProperties") or {}
+                yield from _out_of_bounds(rules, member, f"{path}.{name}")
+        case list():
+            for index, member in enumerate(value):
+                yield from _out_of_bounds(schema.get("items", {}), member, f"{path}[{index}]")
+        case int() | float():
+            if value < schema.get("minimum", value):
+                yield f"{path.lstrip('.')} must be at least {schema['minimum']}, not {value}"
+            if value > schema.get("maximum", value):
+                yield f"{path.lstrip('.')} must be at most {schema['maximum']}, not {value}"
 
 
 def description(view: type[msgspec.Struct]) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from koordinator.api import labels
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Annotation, Empty, Payload, Seconds
+from koordinator.api.node_metric import MEMORY_COLLECT_POLICIES
 from koordinator.api.slo import (
     CPUBurstStrategy,
     HostApplicationSpec,
@@ -121,9 +122,15 @@ def colocation_problems(strategy: ColocationStrategy) -> list[str]:
     for field in _PERCENT_FIELDS:
         if (number := getattr(strategy, field)) is not None and not 0 <= number <= 100:
             problems.append(f"{_WIRE_NAMES[field]} must be within 0 to 100, not {number}")
-    if strategy.metric_memory_collect_policy == "":
-        problems.append("metricMemoryCollectPolicy must not be empty")
-    return problems
+    return problems + memory_policy_problems(strategy)
+
+
+def memory_policy_problems(strategy: ColocationStrategy) -> list[str]:
+    """Return what is wrong with the page cache that counts as used: a NodeMetric with another word is refused."""
+    policy, known = strategy.metric_memory_collect_policy, MEMORY_COLLECT_POLICIES
+    if policy is None or policy in known:
+        return []
+    return [f"metricMemoryCollectPolicy must be one of {', '.join(known)}, not {policy!r}"]
 
 
 class NodeColocation(ColocationStrategy, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from koordinator import clock
+from koordinator.api import readable
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import PodDisruptionBudget
@@ -17,7 +18,6 @@ from koordinator.cli.tables import console, print_document, table_of
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.manager.tidal.listed import ListedObjects
-from koordinator.manager.tidal.nodes import some_of
 from koordinator.manager.tidal.pool_pass import PoolPass
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ async def _ask(name: str, kubeconfig: str) -> Json:
         )
     pool = objects.pools.get(name)
     if pool is None:
-        known = some_of(sorted(objects.pools))
+        known = readable.some_of(sorted(objects.pools))
         raise click.ClickException(f"no TidalPool {name}" + (f"; there are: {known}" if known else ""))
     try:
         found = objects.look(name, now_s)
@@ -106,7 +106,7 @@ def lines(answer: Json) -> Iterator[str]:
     yield f"  {answer['members']} nodes, {answer['counted']} of them ready and not cordoned"
     yield f"  {reserves['online']} stay online always, {reserves['batch']} are lent always"
     if answer["lost"]:
-        yield f"  older pools have {some_of(answer['lost'])}"
+        yield f"  older pools have {readable.some_of(answer['lost'])}"
     if answer["loadPercent"] is not None:
         one_less = answer["loadPercentWithOneLess"]
         spare = f", {one_less:g} % with one node less" if one_less is not None else ""

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from koordinator.api import duration
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import SubjectError
 from koordinator.cli import flag_kinds
 from koordinator.cli.flag_kinds import Decorate
 from koordinator.cluster.backoff import Rate
@@ -20,12 +20,8 @@ C = TypeVar("C", bound=msgspec.Struct)
 _whole = partial(flag_kinds.count, kind=click.IntRange(min=0))
 
 
-class FlagError(KoordinatorError, ValueError):
+class FlagError(SubjectError, ValueError):
     """A flag or environment variable has an invalid value."""
-
-    def __init__(self, flag: str, reason: str) -> None:
-        super().__init__(flag, reason)
-        self.flag, self.reason = flag, reason
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
@@ -75,9 +75,9 @@ def key_pem(key: PrivateKey, form: serialization.PrivateFormat = serialization.P
 
 
 def is_signed_by_any(certificate: x509.Certificate, authorities: Iterable[x509.Certificate]) -> bool:
-    """By signature, not by name: two authorities may be called the same."""
+    """By signature, not by name: two authorities may be called the same. One of a kind that we cannot check is none."""
     for authority in authorities:
-        with contextlib.suppress(ValueError, TypeError, InvalidSignature):
+        with contextlib.suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             certificate.verify_directly_issued_by(authority)
             return True
     return False

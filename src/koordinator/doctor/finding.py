@@ -6,10 +6,9 @@ from typing import TypedDict, Unpack
 
 import msgspec
 
+from koordinator.api import readable
 from koordinator.api.meta import Object, named
 
-NAMED_MAX = 5
-"""Objects that a sentence names; the others are counted (`Finding.objects` has more)."""
 OBJECTS_MAX = 100
 """Objects that a finding lists: tools that need all of them ask the API."""
 
@@ -103,9 +102,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def some_of(names: Iterable[str]) -> str:
     """`a, b and 3 more`."""
-    found = sorted(names)
-    shown = ", ".join(found[:NAMED_MAX])
-    return shown if len(found) <= NAMED_MAX else f"{shown} and {len(found) - NAMED_MAX} more"
+    return readable.some_of(sorted(names))
 
 
 def edit(obj: Object) -> str:

@@ -28,9 +28,9 @@ class GPUDevice(msgspec.Struct, frozen=True):
     minor: int
     name: str
     memory_bytes: int
-    bus_id: str
-    numa_node: int
-    root_complex: str
+    bus_id: str = ""
+    numa_node: int = 0
+    root_complex: str = ""
 
 
 class ProcessUse(msgspec.Struct, frozen=True):

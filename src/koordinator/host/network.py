@@ -16,14 +16,15 @@ _NETWORK_CLASS = "0x02"
 
 
 class RDMADevice(msgspec.Struct, frozen=True):
-    """A network card with RDMA; `virtual_functions` are bus ids, None while it has none switched on."""
+    """A network card with RDMA, known by its bus id; `virtual_functions` are such, too, None while it has none switched
+    on."""
 
-    name: str
+    id: str
     minor: int
     is_healthy: bool
-    bus_id: str
-    numa_node: int
-    root_complex: str
+    bus_id: str = ""
+    numa_node: int = 0
+    root_complex: str = ""
     virtual_functions: tuple[str, ...] | None = None
 
 
@@ -56,11 +57,12 @@ def verbs_device(files: Files, roots: HostRoots, bus_id: str) -> str | None:
 def _rdma_device(files: Files, device: str, name: str, where: str) -> RDMADevice:
     ports = files.names(f"{device}/ports") or ()
     functions = (files.read(f"{where}/sriov_numvfs") or "0").strip()
+    bus_id = os.path.basename(where)
     return RDMADevice(
-        name=name,
+        id=bus_id,
         minor=sysfs.rdma_minor(name),
         is_healthy=sysfs.is_rdma_healthy(files.read(f"{device}/ports/{port}/state") or "" for port in ports),
-        bus_id=os.path.basename(where),
+        bus_id=bus_id,
         numa_node=sysfs.numa_node(files.read(f"{where}/numa_node") or "-1"),
         root_complex=sysfs.root_complex(where),
         virtual_functions=_functions(files, where) if functions.isdigit() and int(functions) > 0 else None,

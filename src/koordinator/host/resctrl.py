@@ -113,6 +113,11 @@ class ResctrlFs:
         text = self._files.read(f"{self.root}/info/L3/cbm_mask")
         return None if text is None else text.strip()
 
+    def ways_min(self) -> int:
+        """Return the number of ways that a mask must have at least."""
+        text = (self._files.read(f"{self.root}/info/L3/min_cbm_bits") or "").strip()
+        return max(int(text), 1) if text.isdecimal() else 1
+
     def cache_ids(self) -> tuple[int, ...]:
         """Ids of the third-level caches, as the root schemata lists them; empty without."""
         return tuple(sorted(parse_schemata(self.schemata("") or "").l3))

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from koordinator import __version__
 from koordinator.api import defaults, upstream_gates, yaml_text
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import SubjectError
 from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
 
 Amount = str | int | float
@@ -22,12 +22,8 @@ DNSName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_le
 FailurePolicy = Literal["Fail", "Ignore"]
 
 
-class ValuesError(KoordinatorError, ValueError):
-    """Values that cannot be used: `source` (file or flag) and why."""
-
-    def __init__(self, source: str, reason: str) -> None:
-        super().__init__(source, reason)
-        self.source, self.reason = source, reason
+class ValuesError(SubjectError, ValueError):
+    """Values of a file or flag that cannot be used."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

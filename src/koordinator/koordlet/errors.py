@@ -6,15 +6,13 @@ from koordinator.api.errors import SubjectError
 class SampleError(SubjectError, ValueError):
     """A sample or a query does not fit its kind of series; nothing of its batch is stored."""
 
-    def __str__(self) -> str:
-        return f"series {super().__str__()}"
+    kind = "series "
 
 
 class ModelError(SubjectError, ValueError):
     """A prediction model or its checkpoint cannot be used; the model starts afresh."""
 
-    def __str__(self) -> str:
-        return f"model {super().__str__()}"
+    kind = "model "
 
 
 class NodeConfigError(SubjectError, ValueError):

@@ -385,7 +385,7 @@ async def quieten_webhooks(cluster: MemoryCluster) -> None:
             await cluster.patch(view, metadata["name"], patch)
 
 
-async def install(cluster: MemoryCluster) -> None:
+async def install(cluster: Cluster) -> None:
     """CRDs, priority classes, the default configuration and storage class; what exists already is left as
     it is, except CRDs, which follow this version."""
     for manifest in crd.manifests():

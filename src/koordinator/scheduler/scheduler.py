@@ -95,8 +95,8 @@ class Scheduler:
         self.may_write: Callable[[], bool] = lambda: True
         fenced = FencedCluster(cluster, lambda: self.may_write())
 
-        # What decides. Plugins act through `_actions`, which are attached to all that follows.
-        self._actions = RunningActions()
+        # What decides. Plugins act through `actions`, which are attached to all that follows.
+        self.actions = RunningActions()
         self.network = self._network(fenced) if network_topology else None
         self.engine = Engine(
             self.config,
@@ -105,8 +105,8 @@ class Scheduler:
             plugins=plugins if plugins is not None else installed_plugins(),
             classes_max=classes_max,
             cluster=fenced,
-            happened=self._actions.happened,
-            actions=self._actions,
+            happened=self.actions.happened,
+            actions=self.actions,
             gates=gates,
             network=self.network.tree if self.network is not None else lambda: None,
         )
@@ -134,15 +134,15 @@ class Scheduler:
         )
         self.outcomes = Outcomes(self.engine, self.caches, self.observer, parts)
         self._binder = Binder(self._binding_rules(gates), self.waiting)
-        self._actions.attach(parts)
+        self.actions.attach(parts)
 
     def _network(self, cluster: Cluster) -> NetworkTopologyManager:
         changed = QueueingEvent(ClusterEvent.NETWORK_TOPOLOGY)
         return NetworkTopologyManager(
             cluster,
             self.clock,
-            record_event=functools.partial(self._actions.event, ""),
-            changed=functools.partial(self._actions.happened, changed),
+            record_event=functools.partial(self.actions.event, ""),
+            changed=functools.partial(self.actions.happened, changed),
         )
 
     def _auditor(self, options: AuditOptions | None) -> Auditor | None:
@@ -282,7 +282,7 @@ class Scheduler:
                 for loop in loops:
                     loop.cancel()
                 await self._binder.close()
-                await self._actions.stop()
+                await self.actions.stop()
 
     async def _schedule(self) -> None:
         clock, loop = self.clock, asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import KoordinatorError, SubjectError
 from koordinator.host.errors import ContentError
 from koordinator.yarn import rpc, sasl
 from koordinator.yarn.rpc import Auth, Response, RpcStatus
@@ -29,17 +29,10 @@ ACCESS_EXCEPTIONS = (
 YARN_EXCEPTION = "org.apache.hadoop.yarn.exceptions.YarnException"
 
 
-class Unreachable(KoordinatorError):
+class Unreachable(SubjectError):
     """A server does not answer, or not in Hadoop's protocol; the connection is closed."""
 
     is_denied = False
-
-    def __init__(self, server: str, reason: str) -> None:
-        super().__init__(server, reason)
-        self.server, self.reason = server, reason
-
-    def __str__(self) -> str:
-        return f"{self.server}: {self.reason}"
 
 
 class CallRefused(KoordinatorError):

@@ -1,5 +1,6 @@
 """Cache masks are never empty nor scattered, bandwidth stays in range, lines say what files say."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,20 @@ def test_a_mask_is_one_block_of_ways_within_the_cache(ways: int, start: int, len
     for way in range(ways):  # each one lies at least partly in the range
         is_within = 100 * way < min(start + length, 100) * ways and 100 * (way + 1) > start * ways
         assert is_within or not mask >> way & 1
+
+
+@given(WAYS, st.integers(0, 99), st.integers(1, 100), st.integers(1, 6))
+def test_a_mask_is_as_wide_as_the_kernel_wants_it_and_holds_the_range(
+    ways: int, start: int, length: int, ways_min: int
+) -> None:
+    full, end = (1 << ways) - 1, min(start + length, 100)
+    plain, mask = resctrl.l3_mask(full, start, end), resctrl.l3_mask(full, start, end, ways_min)
+
+    assert plain is not None and mask is not None
+    assert mask & plain == plain and mask & ~full == 0
+    block = mask // (mask & -mask)
+    assert block & (block + 1) == 0
+    assert mask.bit_count() == max(plain.bit_count(), min(ways_min, ways))
 
 
 @given(WAYS)
@@ -80,6 +95,14 @@ def test_a_pods_group_needs_a_value_for_every_cache() -> None:
     group = resctrl_pod.group_of({labels.RESCTRL: both}, "u", CPU)
     assert group is not None and group.schemata == "L3:0=3f;1=fc0;\n"
     assert resctrl_pod.group_of({}, "u", CPU) is None
+
+
+def test_single_pods_get_as_many_ways_as_the_kernel_wants() -> None:
+    wide = msgspec.structs.replace(CPU, ways_min=2)
+    asked = '{"llc":{"schemata":{"range":[99,100]}}}'
+
+    group = resctrl_pod.group_of({labels.RESCTRL: asked}, "u", wide)
+    assert group is not None and group.schemata == "L3:0=c00;1=c00;\n"
 
 
 def test_bandwidth_of_an_unknown_vendor_is_not_guessed_for_single_pods() -> None:

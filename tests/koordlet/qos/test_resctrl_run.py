@@ -83,6 +83,19 @@ def test_a_class_gets_its_share_and_its_threads(tmp_path: Path) -> None:
     on_virtual_time(scenario())
 
 
+def test_a_class_gets_no_fewer_ways_than_the_kernel_allows(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = node_of(tmp_path)
+        host_tree.write(tmp_path, {"sys/fs/resctrl/info/L3/min_cbm_bits": "4\n"})
+        node.view.slo = policy(end_percent=5)
+
+        await ResctrlStrategy(node.shared).run()
+
+        assert says(node, "BE").l3 == {0: 0xF, 1: 0xF}
+
+    on_virtual_time(scenario())
+
+
 def test_nothing_is_written_again_and_little_is_read(tmp_path: Path) -> None:
     async def scenario() -> None:
         node = node_of(tmp_path)

@@ -217,10 +217,13 @@ async def test_the_interval_of_the_spec_holds_from_the_next_pause_on(tmp_path: P
     assert len({found.reporter.interval_s for _ in range(10)}) == 10
 
 
+@pytest.mark.parametrize(
+    ("text", "why"), [("soon", "a duration"), ("0s", "a duration above 0"), ("-5m", "a duration above 0")]
+)
 async def test_a_window_that_cannot_be_read_costs_only_itself(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, why: str
 ) -> None:
-    found = await reporting(tmp_path, nodeAggregatePolicy={"durations": ["5m", "soon"]})
+    found = await reporting(tmp_path, nodeAggregatePolicy={"durations": ["5m", text]})
 
     status = await found.report()
     await found.report()
@@ -228,7 +231,7 @@ async def test_a_window_that_cannot_be_read_costs_only_itself(
     assert status.node_metric is not None
     assert [each.duration for each in status.node_metric.aggregated_node_usages] == ["5m0s"]
     assert caplog.text.count("nodeAggregatePolicy.durations") == 1
-    assert "'soon' is not a duration" in caplog.text
+    assert f"'{text}' is not {why}" in caplog.text
 
 
 async def test_longer_windows_than_usual_are_kept_in_store(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec, ResourceMap
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
 from koordinator.host import sysfs
+from koordinator.host.gpu import GPUDevice
 from koordinator.host.sysfs import HostCPUTopology, Processor
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import NodeConfigError
 from koordinator.koordlet.predict.reclaimable import Prediction, ReclaimableAmount
 from koordinator.koordlet.report import device, node_metric, pod_resources, reserved_cpus, topology, xpu
-from koordinator.koordlet.report.device import GPU, Fault
-from koordinator.koordlet.report.node_metric import KnownGPU, ReportSubjects
+from koordinator.koordlet.report.device import Fault
+from koordinator.koordlet.report.node_metric import ReportSubjects
 from koordinator.koordlet.report.reserved_cpus import allocations
 from koordinator.koordlet.report.topology import NUMANode
 from koordinator.koordlet.series import SeriesSample, SeriesStore
@@ -173,7 +174,8 @@ def test_an_object_that_says_the_same_is_not_written_again() -> None:
 
 def test_a_condition_keeps_the_time_at_which_it_changed() -> None:
     def devices(fault: Fault | None, now: str) -> list[DeviceInfo]:
-        return device.report([GPU("u", 0, GIB, fault=fault)], [], [], now=now).devices
+        faults = {} if fault is None else {"u": fault}
+        return device.report([GPUDevice("u", 0, "", GIB)], [], [], faults=faults, now=now).devices
 
     old = devices(device.xid_fault(79), "2024-01-01T00:00:00Z")
     again = device.with_old_times(devices(device.xid_fault(79), "2024-02-02T00:00:00Z"), old)
@@ -249,7 +251,7 @@ def test_a_node_whose_cpu_was_not_measured_is_reported_as_unknown_with_its_gpus(
     store = SeriesStore()
     store.append(SeriesSample(kind, 0, 50.0, card) for kind in (kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY))
     store.append([SeriesSample(kinds.NODE_MEMORY, 0, 2.5)])
-    known = ReportSubjects(gpus=[KnownGPU("u", 0, 100)])
+    known = ReportSubjects(gpus=[GPUDevice("u", 0, "", 100)])
     policy = node_metric.collect_policy(NodeMetricSpec())
     blind = node_metric.status_of(store, known, policy, 0, "now").node_metric
     store.append([SeriesSample(kinds.NODE_CPU, 0, 1.0)])

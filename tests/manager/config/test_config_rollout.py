@@ -1,8 +1,9 @@
 """A change of `slo-controller-config` reaches exactly the nodes that it is about, and users see what does not."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from koordinator.api.slo import NodeSLO
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
+from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.manager import Manager
 from koordinator.manager.options import ManagerOptions
 from koordinator.simulate import virtual_time
@@ -30,9 +32,30 @@ class Installation:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
-        options = ManagerOptions(controllers=("nodemetric", "nodeslo"))
-        self.manager = Manager(cluster, options)
+        self.manager: Manager
+        self.configs: SLOConfigs
+        self.running: asyncio.Task[None]
+        self.start()
+
+    @contextlib.asynccontextmanager
+    async def restarted(self) -> AsyncIterator[None]:
+        """What happens inside, happens while no manager runs."""
+        self.running.cancel()
+        await asyncio.wait([self.running])
+        yield
+        self.start()
+        await asyncio.sleep(2)
+
+    def start(self) -> None:
+        self.manager = Manager(self.cluster, ManagerOptions(controllers=("nodemetric", "nodeslo")))
         self.configs = self.manager.shared.configs
+        self.running = asyncio.create_task(self.manager.run())
+
+    async def thresholds(self) -> set[tuple[bool | None, int | None]]:
+        found = [
+            each.spec.resource_used_threshold_with_be for each in (await self.cluster.list(NodeSLO)).items
+        ]
+        return {(each.enable, each.cpu_suppress_threshold_percent) for each in found if each is not None}
 
     def slo_writes(self) -> float:
         return self.manager.shared.metrics.nodeslo_reconciles.values.get(WRITTEN, 0)
@@ -71,11 +94,10 @@ def run(scenario: Scenario, nodes: int = NODES) -> None:
         for number in range(nodes):
             await cluster.create(Node, node(number))
         installation = Installation(cluster)
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(installation.manager.run())
-            await asyncio.sleep(2)
-            await scenario(installation)
-            task.cancel()
+        await asyncio.sleep(2)
+        await scenario(installation)
+        assert not installation.running.done()
+        installation.running.cancel()
 
     virtual_time.run_virtual(main)
 
@@ -178,6 +200,55 @@ def test_each_broken_key_keeps_its_policy_and_tells_so_while_the_others_go_on() 
         assert 'slo_controller_config_problem{key="resource-threshold-config"}' not in metrics.text()
         threshold = (await here.cluster.get(NodeSLO, "n1")).spec.resource_used_threshold_with_be
         assert threshold is not None and threshold.enable is False  # empty text is as if it were missing
+
+    run(scenario, nodes=3)
+
+
+def test_a_value_that_no_node_slo_may_have_keeps_its_key_and_no_other() -> None:
+    async def scenario(here: Installation) -> None:
+        await here.configure(
+            resource_threshold_config={"clusterStrategy": {"cpuSuppressThresholdPercent": 150}},
+            resource_qos_config={
+                "nodeStrategies": [of_pool("a", lsClass={"resctrlQOS": {"mbaPercent": -1}})]
+            },
+            cpu_burst_config={"clusterStrategy": {"policy": "auto"}},
+        )
+
+        assert await here.burst_policies() == {"auto": 3}
+        threshold = (await here.cluster.get(NodeSLO, "n1")).spec.resource_used_threshold_with_be
+        assert threshold is not None and threshold.cpu_suppress_threshold_percent == 65
+        name = "ConfigMap slo-controller-config: "
+        assert sorted(await here.events()) == [
+            (
+                "SLOCfgInvalid",
+                name
+                + "resource-qos-config: nodeStrategies[0].lsClass.resctrlQOS.mbaPercent must be at least 0, not -1",
+            ),
+            (
+                "SLOCfgInvalid",
+                name
+                + "resource-threshold-config: clusterStrategy.cpuSuppressThresholdPercent must be at most 100, not 150",
+            ),
+        ]
+
+    run(scenario, nodes=3)
+
+
+@pytest.mark.parametrize("broken", ["{", '{"clusterStrategy": {"cpuSuppressThresholdPercent": 150}}'])
+def test_a_new_process_leaves_nodes_the_policy_of_a_key_that_it_cannot_read(broken: str) -> None:
+    async def scenario(here: Installation) -> None:
+        strategy = {"clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 40}}
+        await here.configure(resource_threshold_config=strategy)
+        async with here.restarted():
+            await here.configure(
+                resource_threshold_config=broken, cpu_burst_config={"clusterStrategy": {"policy": "auto"}}
+            )
+
+        assert await here.thresholds() == {(True, 40)}
+        assert await here.burst_policies() == {"auto": 3}
+
+        await here.configure(resource_threshold_config="")
+        assert await here.thresholds() == {(False, 65)}
 
     run(scenario, nodes=3)
 

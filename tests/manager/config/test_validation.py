@@ -45,6 +45,11 @@ def test_the_config_map_that_is_shipped_is_accepted() -> None:
             id="a node entry is named by its place",
         ),
         pytest.param(
+            {"colocation_config": {"metricMemoryCollectPolicy": "usageWithCache"}},
+            "metricMemoryCollectPolicy must be one of usageWithHotPageCache, usageWithoutPageCache, ",
+            id="a word that no NodeMetric may have",
+        ),
+        pytest.param(
             {"resource_threshold_config": {"clusterStrategy": {"memoryEvictThresholdPercent": 70}}},
             "clusterStrategy.memoryEvictThresholdPercent needs memoryEvictLowerPercent next to it",
             id="half a pair",
@@ -127,6 +132,13 @@ def test_settings_of_eviction_strategies_of_packages_pass_and_text_that_is_no_js
     ).allowed
     refused = validate({"eviction_config": "{"})
     assert refused.reason is ValidationReason.PARSE and "eviction-config" in refused.message
+
+
+def test_a_null_among_windows_is_refused_by_its_place() -> None:
+    refused = validate({"colocation_config": {"metricAggregatePolicy": {"durations": ["5m", None]}}})
+
+    assert refused.reason is ValidationReason.PARSE
+    assert "colocation-config: metricAggregatePolicy.durations[1]: expected text, got null" in refused.message
 
 
 def test_an_entry_of_the_closed_loop_need_not_name_what_its_values_relate_to() -> None:

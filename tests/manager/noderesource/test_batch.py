@@ -185,3 +185,18 @@ def test_a_pod_that_is_not_reported_yet_counts_with_its_request_under_every_poli
 
     assert found.request == (4_000, 4_000)
     assert found.used == found.maximum == (4_000 * NANO_PER_MILLI, 4_000)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_due"),
+    [
+        pytest.param(20_000, 22_000, False, id="a change by exactly the threshold waits"),
+        pytest.param(20_000, 22_001, True, id="one thousandth more is written"),
+        pytest.param(20_000, 18_000, False, id="downwards alike"),
+        pytest.param(20_000, 17_999, True, id="downwards, beyond the threshold"),
+        pytest.param(0, 1, True, id="anything differs from nothing"),
+        pytest.param(0, None, True, id="an amount that goes"),
+    ],
+)
+def test_changes_beyond_the_threshold_are_written(old: int, new: int | None, is_due: bool) -> None:
+    assert batch.differs(old, new, 0.1) is is_due

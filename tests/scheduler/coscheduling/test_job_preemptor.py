@@ -67,7 +67,8 @@ class Cluster:
     def _body(self, each: Occupant) -> Json:
         body = pod(each.key, cpu=str(self.size[each.key]), memory=None, priority=each.priority)
         marks = {labels.QUESTIONED_OBJECT_KEY: each.job} if each.job else {}
-        body["metadata"] = {"name": each.key, "uid": each.key, "labels": marks}
+        namespace, _, name = each.key.rpartition("/")
+        body["metadata"] = {"namespace": namespace, "name": name, "uid": each.key, "labels": marks}
         if each.is_terminating:
             body["metadata"]["deletionTimestamp"] = rfc3339(NOW_S)
         body["spec"]["nodeName"] = each.node
@@ -169,6 +170,20 @@ def test_of_gangs_that_would_break_the_one_goes_that_loses_most() -> None:
     pods = [occupant(key, "n0", job=job) for key, job in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "z"))]
 
     assert gone_for(4, *pods) == {"a", "b"}
+
+
+def test_of_equals_the_last_by_name_goes_whatever_its_namespace() -> None:
+    first, last = occupant("x/b", "n0"), occupant("a/z", "n0")
+
+    assert gone_for(6, first, last) == gone_for(6, last, first) == {"a/z"}
+
+
+def test_a_job_spares_its_least_important_pod_and_of_equals_the_last_by_name() -> None:
+    gang = [occupant(key, "n0", job="j", spare=1) for key in ("a", "b", "c")]
+    important, alone = occupant("d", "n0", 5, job="j", spare=1), occupant("y", "n0")
+
+    assert gone_for(4, *gang) == gone_for(4, *reversed(gang)) == {"c"}
+    assert gone_for(4, important, gang[0], alone) == {"a"}
 
 
 def test_members_that_are_not_needed_get_room_where_there_is_some() -> None:

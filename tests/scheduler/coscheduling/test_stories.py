@@ -109,13 +109,13 @@ def test_members_that_were_not_tried_learn_why_while_another_one_fails() -> None
         names: list[str] = []
 
         async def story(world: World) -> None:
-            reported = world.scheduler._actions.report_unscheduled
+            reported = world.scheduler.actions.report_unscheduled
 
             def notifying(pod: Any, message: str, nominated_node: str | None = None) -> None:
                 names.append(pod.metadata.name)
                 reported(pod, message, nominated_node)
 
-            world.scheduler._actions.report_unscheduled = notifying  # type: ignore[method-assign]
+            world.scheduler.actions.report_unscheduled = notifying  # type: ignore[method-assign]
             world.nodes(1, cpu="0")
             for number in range(5):
                 world.api.put("Pod", member(f"m-{number}", "job", 5))

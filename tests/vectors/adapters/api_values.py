@@ -21,6 +21,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.api.resource_vector import amount_text
 from koordinator.api.schedule_explanation import NodeFailedDetail
 from koordinator.koordlet.report import topology
+from koordinator.manager.noderesource import batch
 from koordinator.scheduler.plugins.node_numa_resource import cpu_topology, topology_options
 from koordinator.scheduler.plugins.reservation import matching
 from tests.vectors.compare import quantities
@@ -96,7 +97,8 @@ def resource_lists(case: Case) -> Case:
         case "equalIgnoringZero":
             return {"result": resource_list.is_equal_ignoring_zeros(a, b)}
         case "differs":
-            return {"result": resource_list.differs(a, b, case["resource"], case["threshold"])}
+            old, new = (each[name].milli if (name := case["resource"]) in each else None for each in (a, b))
+            return {"result": batch.differs(old, new, case["threshold"])}
         case "leqCompletely":
             return {"result": resource_list.fits_completely(a, b)}
         case "exactMatch":

@@ -11,10 +11,12 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import DeviceInfo
 from koordinator.host import sysfs
+from koordinator.host.gpu import GPUDevice
+from koordinator.host.network import RDMADevice
 from koordinator.koordlet.collect import gpu_usage
 from koordinator.koordlet.collect.gpu_usage import GPUUsage
 from koordinator.koordlet.report import device, pod_resources, xpu
-from koordinator.koordlet.report.device import GPU, Fault, RDMACard
+from koordinator.koordlet.report.device import Fault
 from koordinator.koordlet.report.xpu import XPUDevice
 from tests.vectors.compare import quantities
 
@@ -34,13 +36,19 @@ def device_report(case: dict[str, Any]) -> Any:
 
 
 def _report(case: dict[str, Any]) -> Any:
+    gpus, unhealthy = case.get("gpus", []), case.get("unhealthyGPUs", {})
     found = device.report(
-        [_gpu(raw, case.get("unhealthyGPUs", {})) for raw in case.get("gpus", [])],
+        [_gpu(raw) for raw in gpus],
         [from_builtins(raw, XPUDevice) for raw in case.get("xpus", [])],
         [_rdma(raw) for raw in case.get("rdmas", [])],
         gpu_model=case.get("gpuModel", ""),
         driver_version=case.get("gpuDriver", ""),
         only_files=case.get("xpuEnforce", False),
+        faults={
+            raw["uuid"]: Fault(fault["errCode"], fault["errMessage"])
+            for raw in gpus
+            if (fault := unhealthy.get(raw.get("busID", "")))
+        },
     )
     annotations = {}
     if found.partitions:
@@ -52,21 +60,20 @@ def _report(case: dict[str, Any]) -> Any:
     }
 
 
-def _gpu(raw: dict[str, Any], unhealthy: dict[str, Any]) -> GPU:
-    fault = unhealthy.get(raw.get("busID", ""))
-    return GPU(
+def _gpu(raw: dict[str, Any]) -> GPUDevice:
+    return GPUDevice(
         uuid=raw["uuid"],
         minor=raw["minor"],
+        name="",
         memory_bytes=raw["memoryTotal"],
         bus_id=raw.get("busID", ""),
         numa_node=raw.get("nodeID", 0),
         root_complex=raw.get("pcie", ""),
-        fault=None if fault is None else Fault(fault["errCode"], fault["errMessage"]),
     )
 
 
-def _rdma(raw: dict[str, Any]) -> RDMACard:
-    return RDMACard(
+def _rdma(raw: dict[str, Any]) -> RDMADevice:
+    return RDMADevice(
         id=raw["id"],
         minor=raw["minor"],
         is_healthy=raw["health"],

@@ -7,10 +7,11 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricSpec, NodeMetricStatus, ResourceMap
 from koordinator.api.slo import HostApplicationSpec
+from koordinator.host.gpu import GPUDevice
 from koordinator.koordlet.predict import reclaimable
 from koordinator.koordlet.predict.reclaimable import NOTHING, ProdPods, ReclaimableAmount
 from koordinator.koordlet.report import node_metric
-from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
+from koordinator.koordlet.report.node_metric import CollectPolicy, ReportSubjects
 from koordinator.koordlet.series import SeriesSample, SeriesStore
 
 
@@ -79,7 +80,7 @@ def _known(case: dict[str, Any]) -> ReportSubjects:
         host_applications=[
             from_builtins(raw, HostApplicationSpec) for raw in case.get("hostApplications", [])
         ],
-        gpus=[KnownGPU(raw["uuid"], raw["minor"], raw["memoryTotal"]) for raw in case.get("gpus", [])],
+        gpus=[GPUDevice(raw["uuid"], raw["minor"], "", raw["memoryTotal"]) for raw in case.get("gpus", [])],
         numa_nodes=case.get("numaNodes", []),
         has_cold_pages=case.get("kidledStarted", False),
     )

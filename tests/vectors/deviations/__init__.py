@@ -188,6 +188,14 @@ TABLE = (
         Derived(gangs.waking_own),
     ),
     Deviation(
+        "gang-joins",
+        ("gang-state",),
+        "a round is of one group (G9)",
+        "Gangs",
+        "(G9)",
+        Derived(gangs.joining_any_round),
+    ),
+    Deviation(
         "gang-several",
         ("gang-state",),
         "G4, G5, G6, G8 and G16 together",
@@ -236,6 +244,14 @@ TABLE = (
         Derived(gangs.with_those_that_leave),
     ),
     Deviation(
+        "priorities-of-a-job",
+        ("gang-preemption",),
+        "what a job costs does not depend on the order of a list",
+        "Job preemption",
+        "several priorities on a node",
+        Derived(gangs.with_priorities_listed_first),
+    ),
+    Deviation(
         "job-victims",
         ("gang-preemption",),
         "fewer jobs run for nothing",
@@ -282,6 +298,14 @@ TABLE = (
         "Network topology",
         "(G12)",
         Derived(topology.with_multiples_by_layer),
+    ),
+    Deviation(
+        "unknown-layers",
+        ("topology-placement",),
+        "nobody can gather below a place of a layer that is not there",
+        "Network topology",
+        "a layer that the tree lacks",
+        Derived(topology.without_unknown_layers),
     ),
     Deviation(
         "preferred-layers",

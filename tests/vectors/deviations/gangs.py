@@ -12,10 +12,10 @@ from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.events import Effect
+from koordinator.scheduler.plugins.coscheduling.events import Begin, Effect, GangGate, GateReason
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.jobs import DrainCosts
-from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
+from koordinator.scheduler.plugins.coscheduling.rounds import GO_ON, GangRounds
 from koordinator.scheduler.table.columns import Rows
 from tests.vectors.adapters.scheduler_gang import Play
 from tests.vectors.deviations.question import Ask, Case, Question
@@ -64,6 +64,19 @@ class _LooksLater(GangRounds):
 
     def _after_binding(self, gang: Gang, *, had_started: bool, was_pending: bool = False) -> Effect:
         return Effect()
+
+
+class _JoinsAnyRound(GangRounds):
+    """A pod of another group joins the round that is open."""
+
+    def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
+        gang, gate = self._checked(pod)
+        if self.round is None or gang is None or not gate.is_open:
+            return super().begin(pod, has_topology=has_topology)
+        if self.round.failure:
+            return Begin(GangGate(GateReason.ROUND_FAILED, self.round.failure))
+        self.round.tried.add(pod.key)
+        return GO_ON
 
 
 class _AllGaps(_StartedByOne, _KeepsNoPlaces, _LooksLater):
@@ -125,6 +138,11 @@ def started_by_one(case: Case, ask: Ask) -> Any:
 def without_kept_places(case: Case, ask: Ask) -> Any:
     """G5."""
     return Play(case.get("args") or {}, _KeepsNoPlaces).run(case["steps"])
+
+
+def joining_any_round(case: Case, ask: Ask) -> Any:
+    """G9."""
+    return Play(case.get("args") or {}, _JoinsAnyRound).run(case["steps"])
 
 
 def with_ended_members(case: Case, ask: Ask) -> Any:
@@ -201,6 +219,30 @@ def with_costs_on_each_node(case: Case, ask: Ask) -> Any:
     with mock.patch.multiple(
         DrainCosts, cheapest=cheapest, hit=lambda self, node: None, combined=property(lambda self: self.ranks)
     ):
+        return ask(case)
+
+
+def with_priorities_listed_first(case: Case, ask: Ask) -> Any:
+    """A job costs on a node what the pod costs that the node lists first of it."""
+    own_costs = DrainCosts.__init__
+
+    def costs(self: DrainCosts, nodes: I64, priorities: I64, jobs: I64, node_count: int) -> None:
+        first: dict[tuple[int, int], int] = {}
+        pairs = zip(nodes.tolist(), jobs.tolist(), priorities.tolist(), strict=True)
+        listed = np.array([first.setdefault((node, job), each) for node, job, each in pairs], np.int64)
+        # All priorities keep their ranks: those that nobody has any more stand on nodes behind all others.
+        lost = np.setdiff1d(priorities, listed)
+        behind = node_count + np.arange(lost.size)
+        own_costs(
+            self,
+            np.append(nodes, behind),
+            np.append(listed, lost),
+            np.append(jobs, jobs.max(initial=0) + 1 + np.arange(lost.size)),
+            node_count + lost.size,
+        )
+        self.ranks, self.job_counts = self.ranks[:node_count], self.job_counts[:node_count]
+
+    with mock.patch.object(DrainCosts, "__init__", costs):
         return ask(case)
 
 

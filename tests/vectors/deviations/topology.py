@@ -14,6 +14,7 @@ from koordinator.api.labels import GANG_NETWORK_TOPOLOGY_INDEX
 from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.scheduler.plugin.topology_tree import Path, PathFinder, TopologyTree, assemble, details
 from koordinator.scheduler.plugins.network_topology.placement import (
+    MUST_GATHER,
     PREFER_GATHER,
     Offers,
     TopologyRequirement,
@@ -87,6 +88,18 @@ def with_multiples_by_layer(case: Case, ask: Ask) -> Any:
 
     with mock.patch.multiple(Offers, __init__=by_layer, candidates=lowest, multiple=1):
         return ask(case)
+
+
+def without_unknown_layers(case: Case, ask: Ask) -> Any:
+    """A layer that the tree lacks is forgotten where another one must gather, too."""
+    specs = case.get("networkTopologySpec") or LAYERS
+    known = {spec["topologyLayer"] for spec in specs}
+    rules = case.get("gatherStrategy") or []
+    must = [rule for rule in rules if rule["strategy"] == MUST_GATHER]
+    unknown = [rule for rule in must if rule["layer"] not in known]
+    if not unknown or len(unknown) == len(must):
+        return None
+    return ask({**case, "gatherStrategy": [rule for rule in rules if rule not in unknown]})
 
 
 def without_preferences(case: Case, ask: Ask) -> Any:

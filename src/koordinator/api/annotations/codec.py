@@ -6,7 +6,7 @@ A payload is a frozen struct below `Payload`, or a map or list of such. The type
 * `RawQuantity` is quantity text or a bare number, `Seconds` a duration in text, `Time` RFC 3339 text;
 * a field without default is always written, even when zero; one that may be None is written unless None;
   any other is left out when empty;
-* `NotNull` items make a null inside a list an error (else it is an empty item).
+* `NotNull` items make a null inside a list an error (else it is an empty item), and so do durations.
 
 Member names match case-insensitively, unknown members are ignored, null is as if absent, unknown enum text is kept.
 Encoding is compact and stable: fixed member order, sorted map keys, canonical quantities.
@@ -319,7 +319,7 @@ _TEXT = ValueCodec(_decode_text, _same, str)
 _BOOLEAN = ValueCodec(_decode_boolean, _same, bool)
 _QUANTITY = ValueCodec(_decode_quantity, quantity.canonical, lambda: "0")
 _INT_OR_TEXT = ValueCodec(_decode_int_or_text, _same, int)
-_DURATION = ValueCodec(_decode_duration, duration.text_of, float)
+_DURATION = ValueCodec(_decode_duration, duration.text_of, float, is_nullable_item=False)
 _TIME = ValueCodec(_decode_time, _same, str)
 
 

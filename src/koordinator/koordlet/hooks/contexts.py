@@ -203,7 +203,7 @@ def merged(responses: Iterable[HookResponse]) -> HookResponse:
 def of_pod(record: PodRecord) -> PodContext:
     """Return the pod with what its spec asks for. Side-cars count as containers: they run beside them."""
     pod = record.pod
-    running = pod_resources.running_together(pod)
+    running = pod_resources.running_together(pod.spec)
     current = _of_containers(
         [each.resources.requests for each in running], [each.resources.limits for each in running]
     )

@@ -66,7 +66,7 @@ def _masks(asked: ResctrlResource | None, cpu: ResctrlCPU) -> dict[int, int]:
 
 
 def _mask(span: list[int], cpu: ResctrlCPU) -> int | None:
-    return resctrl.l3_mask(cpu.full_mask, *span) if len(span) == 2 else None
+    return resctrl.l3_mask(cpu.full_mask, span[0], span[1], cpu.ways_min) if len(span) == 2 else None
 
 
 def _bandwidths(asked: ResctrlResource | None, cpu: ResctrlCPU) -> dict[int, int]:

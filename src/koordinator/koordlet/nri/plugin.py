@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordinator.api import yaml_text
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import KoordinatorError, SubjectError
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.host import grpc_sockets, protobuf_messages
 from koordinator.koordlet import wakeups
@@ -44,11 +44,10 @@ _NO_ANSWER = ("StopContainer", "UpdatePodSandbox", "ValidateContainerAdjustment"
 _CONFIG_NODES_MAX = 1_000
 
 
-class PluginConfigError(KoordinatorError, ValueError):
+class PluginConfigError(SubjectError, ValueError):
     """The plugin's configuration, a file on the runtime's side, cannot be used."""
 
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"configuration of the NRI plugin: {field}: {reason}")
+    kind = "configuration of the NRI plugin: "
 
 
 class NRIPlugin:

@@ -105,7 +105,7 @@ def request(pod: Pod, resource: str) -> Request:
     if named is None:
         amount = pod_resources.requests(pod).get(resource, ZERO)
         return Request(resource, amount.milli if resource == resources.CPU else amount.value)
-    running = pod_resources.running_together(pod)
+    running = pod_resources.running_together(pod.spec)
     amounts = (quantity.value(container.resources.requests.get(named, 0)) for container in running)
     return Request(named, sum(max(amount, 0) for amount in amounts))
 

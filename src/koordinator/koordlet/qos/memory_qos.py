@@ -199,7 +199,7 @@ def _page_cache(settings: MemoryQOS, limit: int) -> dict[Knob, int | None]:
 def _pod_limit_bytes(pod: Pod) -> int:
     if qos.raw(pod) is QoSClass.BE:
         return pod_resources.batch(pod).limit_memory_bytes
-    running = pod_resources.running_together(pod)
+    running = pod_resources.running_together(pod.spec)
     return sum(_memory_limit(container.resources) for container in running) or UNLIMITED
 
 

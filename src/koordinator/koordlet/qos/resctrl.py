@@ -54,6 +54,8 @@ class ResctrlCPU(msgspec.Struct, frozen=True):
     cache_ids: tuple[int, ...]
     bandwidth_ids: tuple[int, ...]
     """The same for bandwidth; empty where it cannot be divided by percent."""
+    ways_min: int = 1
+    """The kernel refuses masks of fewer ways."""
 
 
 class ResctrlSupport(msgspec.Struct, frozen=True):
@@ -76,8 +78,8 @@ def full_mask_of(text: str) -> int:
         return 0
 
 
-def l3_mask(full_mask: int, start_percent: int, end_percent: int) -> int | None:
-    """Ways of the cache within a range of percent, at least one; None when mask or range make no sense."""
+def l3_mask(full_mask: int, start_percent: int, end_percent: int, ways_min: int = 1) -> int | None:
+    """Ways of the cache within a range of percent, at least `ways_min`; None when mask or range make no sense."""
     if full_mask <= 0 or full_mask & (full_mask + 1):
         return None
     if not 0 <= start_percent < end_percent <= _PERCENT:
@@ -85,8 +87,11 @@ def l3_mask(full_mask: int, start_percent: int, end_percent: int) -> int | None:
     ways = full_mask.bit_length()
     first = -(-ways * start_percent // _PERCENT)
     end = -(-ways * end_percent // _PERCENT)
-    # The kernel refuses an empty mask; a narrow range gets the way that it lies in.
-    return (1 << end) - (1 << first) if first < end else 1 << (ways * start_percent // _PERCENT)
+    if first >= end:  # within one way
+        first = ways * start_percent // _PERCENT
+    # The kernel refuses masks that are too narrow: they get the next ways, at the upper end those before.
+    end = min(max(end, first + ways_min), ways)
+    return (1 << end) - (1 << min(first, max(end - ways_min, 0)))
 
 
 def bandwidth(vendor: str, percent: int | None) -> int | None:
@@ -134,7 +139,7 @@ def _lines(settings: ResctrlQOS | None, cpu: ResctrlCPU) -> list[str]:
         return []
     lines = []
     start, end = settings.cat_range_start_percent, settings.cat_range_end_percent
-    mask = l3_mask(cpu.full_mask, start, end) if start is not None and end is not None else None
+    mask = l3_mask(cpu.full_mask, start, end, cpu.ways_min) if start is not None and end is not None else None
     if mask is not None:
         lines.append(l3_line(dict.fromkeys(cpu.cache_ids, mask)))
     value = bandwidth(cpu.vendor, settings.mba_percent)
@@ -147,7 +152,8 @@ def cpu_of(host: Host) -> ResctrlCPU:
     """Return what the mounted file system can divide."""
     found = host.resctrl
     full_mask = full_mask_of(found.full_mask() or "")
-    return ResctrlCPU(host.machine.cpu_model().vendor, full_mask, found.cache_ids(), found.bandwidth_ids())
+    vendor = host.machine.cpu_model().vendor
+    return ResctrlCPU(vendor, full_mask, found.cache_ids(), found.bandwidth_ids(), found.ways_min())
 
 
 class ResctrlStrategy:

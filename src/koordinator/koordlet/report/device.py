@@ -1,5 +1,6 @@
 """The Device object: GPUs, other accelerators and RDMA cards of the node. Source: behaviour/koordlet-observe 10.4."""
 
+import types
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -9,6 +10,8 @@ from koordinator.api.annotations.device import DeviceType, GPUPartition, NodePar
 from koordinator.api.device import DeviceInfo, DeviceTopology, VirtualFunction, VirtualFunctionGroup
 from koordinator.api.meta import StandardCondition
 from koordinator.api.quantity import QuantityError, ResourceList
+from koordinator.host.gpu import GPUDevice
+from koordinator.host.network import RDMADevice
 from koordinator.koordlet.report.xpu import XPUDevice
 
 NVIDIA = "nvidia"
@@ -29,31 +32,8 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
 
 
+NO_FAULTS: Mapping[str, Fault] = types.MappingProxyType({})
 HEALTH_NOT_SUPPORTED = Fault("DeviceHealthCheckNotSupported", "device does not support health checking")
-
-
-class GPU(msgspec.Struct, frozen=True):
-    """A GPU that the driver's library found."""
-
-    uuid: str
-    minor: int
-    memory_bytes: int
-    bus_id: str = ""
-    numa_node: int = 0
-    root_complex: str = ""
-    fault: Fault | None = None
-
-
-class RDMACard(msgspec.Struct, frozen=True):
-    """A network card; `virtual_functions` is None while it has none switched on."""
-
-    id: str
-    minor: int
-    is_healthy: bool
-    bus_id: str = ""
-    numa_node: int = 0
-    root_complex: str = ""
-    virtual_functions: tuple[str, ...] | None = None
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
@@ -78,10 +58,11 @@ def common_model(names: Sequence[str]) -> str:
 
 
 def report(
-    gpus: Sequence[GPU],
+    gpus: Sequence[GPUDevice],
     xpus: Sequence[XPUDevice],
-    rdma_cards: Sequence[RDMACard],
+    rdma_cards: Sequence[RDMADevice],
     *,
+    faults: Mapping[str, Fault] = NO_FAULTS,
     gpu_model: str = "",
     driver_version: str = "",
     only_files: bool = False,
@@ -89,7 +70,8 @@ def report(
 ) -> DeviceReport:
     """Return all devices by type and minor; accelerators from files go before the driver's.
 
-    `now` is the transition time of conditions; `with_old_times` puts back that of unchanged ones.
+    `faults` are those of the driver's cards by uuid, `now` is the transition time of conditions; `with_old_times`
+    puts back that of unchanged ones.
     """
     device_labels: dict[str, str] = {}
     partitions: dict[int, list[GPUPartition]] = {}
@@ -98,7 +80,7 @@ def report(
         device_labels = _xpu_labels(xpus[0])
         partitions = gpu_partitions(xpus)
     elif gpus and not only_files:
-        found = [_gpu_info(gpu, now) for gpu in gpus]
+        found = [_gpu_info(gpu, faults.get(gpu.uuid), now) for gpu in gpus]
         device_labels = _gpu_labels(gpu_model, driver_version)
     else:
         found = []
@@ -138,7 +120,7 @@ def gpu_partitions(xpus: Sequence[XPUDevice]) -> dict[int, list[GPUPartition]]:
     return found
 
 
-def _gpu_info(gpu: GPU, now: str) -> DeviceInfo:
+def _gpu_info(gpu: GPUDevice, fault: Fault | None, now: str) -> DeviceInfo:
     topology = None
     if gpu.root_complex and gpu.bus_id:
         topology = _topology(gpu.numa_node, gpu.root_complex, gpu.bus_id)
@@ -151,10 +133,10 @@ def _gpu_info(gpu: GPU, now: str) -> DeviceInfo:
         type=DeviceType.GPU,
         id=gpu.uuid,
         minor=gpu.minor,
-        health=gpu.fault is None,
+        health=fault is None,
         resources=amounts,
         topology=topology,
-        conditions=[] if gpu.fault is None else [_unhealthy(gpu.fault, now)],
+        conditions=[] if fault is None else [_unhealthy(fault, now)],
     )
 
 
@@ -192,7 +174,7 @@ def _xpu_resources(said: Mapping[str, quantity.RawQuantity]) -> ResourceList:
     return amounts
 
 
-def _rdma_info(card: RDMACard) -> DeviceInfo:
+def _rdma_info(card: RDMADevice) -> DeviceInfo:
     groups = []
     if card.virtual_functions is not None:
         functions = sorted(card.virtual_functions)

@@ -18,9 +18,10 @@ from koordinator.api.meta import controller_reference
 from koordinator.host import network
 from koordinator.host.errors import ContentError
 from koordinator.host.gpu import XidEvent
+from koordinator.host.network import RDMADevice
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import device
-from koordinator.koordlet.report.device import GPU, HEALTH_NOT_SUPPORTED, DeviceReport, Fault, RDMACard
+from koordinator.koordlet.report.device import HEALTH_NOT_SUPPORTED, DeviceReport, Fault
 from koordinator.koordlet.report.outage import FirstRounds, Outage
 from koordinator.koordlet.report.stored_object import StoredObject
 from koordinator.koordlet.report.xpu import XPUFiles
@@ -89,7 +90,7 @@ class DeviceReporter:
         self._accelerators = shared.gates.is_on(GATE)
         self._rdma = shared.gates.is_on(RDMA_GATE)
         self._rdma_outage = Outage("reading RDMA cards")
-        self._rdma_cards: list[RDMACard] = []
+        self._rdma_cards: list[RDMADevice] = []
         self._files = XPUFiles(shared.host.files, shared.config.collect.xpu_directory)
         gpus = shared.gpus
         self._gpus = gpus.devices if gpus is not None and self._accelerators else []
@@ -123,28 +124,17 @@ class DeviceReporter:
         model = device.common_model([gpu.name for gpu in self._gpus])
         driver_version = self._shared.gpus.driver_version if model and self._shared.gpus is not None else ""
         return device.report(
-            [self._gpu(index, now_s) for index in range(len(self._gpus))],
+            self._gpus,
             self._files.read() if self._accelerators else [],
             self._cards(now_s) if self._rdma else [],
+            faults={gpu.uuid: fault for gpu in self._gpus if (fault := self._health.fault(gpu.uuid, now_s))},
             gpu_model=model,
             driver_version=driver_version,
             only_files=self._shared.config.collect.xpu_only_files,
             now=clock.rfc3339(now_s),
         )
 
-    def _gpu(self, index: int, now_s: float) -> GPU:
-        gpu = self._gpus[index]
-        return GPU(
-            uuid=gpu.uuid,
-            minor=gpu.minor,
-            memory_bytes=gpu.memory_bytes,
-            bus_id=gpu.bus_id,
-            numa_node=gpu.numa_node,
-            root_complex=gpu.root_complex,
-            fault=self._health.fault(gpu.uuid, now_s),
-        )
-
-    def _cards(self, now_s: float) -> list[RDMACard]:
+    def _cards(self, now_s: float) -> list[RDMADevice]:
         """RDMA cards; those of the last round while they cannot be read."""
         host = self._shared.host
         try:
@@ -153,18 +143,7 @@ class DeviceReporter:
             self._rdma_outage.failed(error, now_s)
             return self._rdma_cards
         self._rdma_outage.ended()
-        self._rdma_cards = [
-            RDMACard(
-                id=card.bus_id,
-                minor=card.minor,
-                is_healthy=card.is_healthy,
-                bus_id=card.bus_id,
-                numa_node=card.numa_node,
-                root_complex=card.root_complex,
-                virtual_functions=card.virtual_functions,
-            )
-            for card in found
-        ]
+        self._rdma_cards = found
         return self._rdma_cards
 
     def _new(self, found: DeviceReport) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from koordinator.api.scalars import ScalarError
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.api.workload_profile import EXTENSION, PodInterference
 from koordinator.cluster.informer import key_of
+from koordinator.host.gpu import GPUDevice
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.degradation import Interference, Learnt
 from koordinator.koordlet.node_pods import PodRecord
@@ -58,20 +59,12 @@ class CollectPolicy(msgspec.Struct, frozen=True):
     memory_policy: str
 
 
-class KnownGPU(msgspec.Struct, frozen=True):
-    """A GPU of the node."""
-
-    uuid: str
-    minor: int
-    memory_bytes: int
-
-
 class ReportSubjects(msgspec.Struct, frozen=True):
     """The subjects of a report, besides the samples."""
 
     pods: Sequence[Pod] = ()
     host_applications: Sequence[HostApplicationSpec] = ()
-    gpus: Sequence[KnownGPU] = ()
+    gpus: Sequence[GPUDevice] = ()
     numa_nodes: Sequence[int] = ()
     has_cold_pages: bool = False
     """Whether cold pages are really being counted."""
@@ -146,7 +139,7 @@ def with_hours(status: NodeMetricStatus, peaks: Iterable[ReclaimableAmount]) -> 
 
 
 def with_gpu_predictions(
-    status: NodeMetricStatus, gpus: Iterable[tuple[KnownGPU, Prediction]]
+    status: NodeMetricStatus, gpus: Iterable[tuple[GPUDevice, Prediction]]
 ) -> NodeMetricStatus:
     """Return the same report with what can be lent of GPUs, and the peaks of what stays; `cpu_milli` of a prediction is
     thousandths of a card. Cards of which nothing can be lent are left out."""
@@ -168,17 +161,18 @@ def with_gpu_predictions(
     )
 
 
-def _predicted(gpu: KnownGPU, amount: ReclaimableAmount) -> DeviceInfo:
+def _predicted(gpu: GPUDevice, amount: ReclaimableAmount) -> DeviceInfo:
     return device_usage(gpu, amount.cpu_milli // MILLI_PER_PERCENT, amount.memory_bytes)
 
 
 def readable_windows(policy: CollectPolicy) -> tuple[CollectPolicy, dict[str, ScalarError]]:
-    """Return the policy without windows that are no durations, and what is wrong with those."""
+    """Return the policy without windows over which nothing can be averaged, and what is wrong with those."""
     problems: dict[str, ScalarError] = {}
     kept = []
     for text in policy.durations:
         try:
-            duration.parse(text)
+            if duration.parse(text) <= 0:
+                raise ScalarError(text, "a duration above 0")
             kept.append(text)
         except ScalarError as error:
             problems[text] = error
@@ -379,7 +373,7 @@ class _Report:
         return self._store.query(kind, start_ms, self._now_ms, properties).aggregate(how)
 
 
-def device_usage(gpu: KnownGPU, core_percent: float, memory_bytes: float) -> DeviceInfo:
+def device_usage(gpu: GPUDevice, core_percent: float, memory_bytes: float) -> DeviceInfo:
     """Return the entry of a card in a usage: its compute in percent, and its memory."""
     ratio_percent = int(100 * memory_bytes / gpu.memory_bytes) if gpu.memory_bytes > 0 else 0
     amounts = {

@@ -29,7 +29,7 @@ from koordinator.koordlet.qos import shadow_bill
 from koordinator.koordlet.qos.shadow import PREDICTION, ShadowMode
 from koordinator.koordlet.qos.shadow_bill import RoundCost
 from koordinator.koordlet.report import node_metric
-from koordinator.koordlet.report.node_metric import CollectPolicy, KnownGPU, ReportSubjects
+from koordinator.koordlet.report.node_metric import CollectPolicy, ReportSubjects
 from koordinator.koordlet.report.outage import Outage
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class NodeMetricReporter:
         known = ReportSubjects(
             pods=pods,
             host_applications=view.host_applications,
-            gpus=[KnownGPU(gpu.uuid, gpu.minor, gpu.memory_bytes) for gpu in gpus],
+            gpus=gpus,
             numa_nodes=sorted(view.numa_meminfo_kib),
             has_cold_pages=view.has_cold_pages,
         )

@@ -17,7 +17,6 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.groups import Behavior, ScalingRules
 from koordinator.api.meta import find_condition
-from koordinator.api.pod_resize import is_sidecar
 
 CPU = "cpu"
 # The defaults of kube-controller-manager's flags.
@@ -198,10 +197,7 @@ def _request_milli(pod: Pod, container: str, resource: str) -> int:
         if amount is None:
             raise NoProposal(f"missing pod-level request for {resource} in Pod {name}")
         return amount.milli
-    containers = [
-        *pod.spec.containers,
-        *filter(is_sidecar, pod.spec.init_containers),
-    ]
+    containers = pod_resources.running_together(pod.spec)
     if container:
         containers = [one for one in containers if one.name == container]
         if not containers:

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.core import Container, Pod, Service, ServicePort
+from koordinator.api import pod_resources
+from koordinator.api.core import Pod, Service, ServicePort
 from koordinator.api.groups import HEADLESS, MANAGED_BY, SERVICE_NAME, EndpointSlice
 from koordinator.api.meta import find_condition
 from koordinator.api.pod_labels import is_terminated
-from koordinator.api.pod_resize import is_sidecar
 from koordinator.local.controllers import pod_health
 
 Json = dict[str, Any]
@@ -177,13 +177,8 @@ def differ_per_pod(service: Service) -> bool:
 def _number(pod: Pod, wanted: ServicePort) -> int | None:
     if isinstance(wanted.target_port, int):
         return wanted.target_port
-    sidecars = filter(is_sidecar, pod.spec.init_containers)
-    return _named(pod.spec.containers, wanted) or _named(sidecars, wanted)
-
-
-def _named(containers: Iterable[Container], wanted: ServicePort) -> int | None:
     protocol = wanted.protocol or "TCP"
-    for container in containers:
+    for container in pod_resources.running_together(pod.spec):
         for port in container.ports:
             if port.name == wanted.target_port and (port.protocol or "TCP") == protocol:
                 return port.container_port

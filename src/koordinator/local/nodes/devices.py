@@ -16,9 +16,10 @@ from koordinator.api.annotations.device import (
 from koordinator.api.core import Node
 from koordinator.api.device import Device, DeviceInfo
 from koordinator.api.meta import ObjectMeta, controller_reference
+from koordinator.host.gpu import GPUDevice
+from koordinator.host.network import RDMADevice
 from koordinator.koordlet.report import device
-from koordinator.koordlet.report.device import GPU, RDMACard
-from koordinator.koordlet.report.node_metric import KnownGPU, device_usage
+from koordinator.koordlet.report.node_metric import device_usage
 from koordinator.local.nodes.behaviour import DOMAIN
 from koordinator.local.nodes.fleet import HollowFleet, NodeShape
 from koordinator.local.nodes.pod_shape import CardUse
@@ -84,12 +85,18 @@ def report(
     """
     if not shape.has_devices or faults.is_silent:
         return None
+    gpus = known_gpus(shape)
     found = device.report(
-        [_gpu(shape, number, faults) for number in range(shape.gpus)],
+        gpus,
         [],
         [_rdma(shape, number, faults) for number in range(shape.rdma_cards)],
         gpu_model=device.common_model([shape.gpu_model or GPU_MODEL]) if shape.gpus else "",
         driver_version=GPU_DRIVER,
+        faults={
+            gpu.uuid: fault
+            for gpu in gpus
+            if faults.has(DeviceType.GPU, gpu.minor) and (fault := device.xid_fault(_FALLEN_OFF_THE_BUS))
+        },
         now=now,
     )
     cards = device.with_old_times(found.devices, known)
@@ -127,20 +134,20 @@ def gpu_memory_bytes(model: str) -> int:
     return (_GPU_MEMORY[max(words, key=len)] if words else _GPU_MEMORY_GIB) * _GIB
 
 
-def _gpu(shape: NodeShape, number: int, faults: DeviceFaults) -> GPU:
+def _gpu(shape: NodeShape, number: int) -> GPUDevice:
     place = _place(shape, number, shape.gpus, 0x10)
-    return GPU(
+    return GPUDevice(
         uuid=f"GPU-{number:08x}-0000-4000-8000-{zlib.crc32(shape.name.encode()):012x}",
         minor=number,
+        name=shape.gpu_model or GPU_MODEL,
         memory_bytes=gpu_memory_bytes(shape.gpu_model or GPU_MODEL),
-        fault=device.xid_fault(_FALLEN_OFF_THE_BUS) if faults.has(DeviceType.GPU, number) else None,
         **place,
     )
 
 
-def _rdma(shape: NodeShape, number: int, faults: DeviceFaults) -> RDMACard:
+def _rdma(shape: NodeShape, number: int, faults: DeviceFaults) -> RDMADevice:
     place = _place(shape, number, shape.rdma_cards, 0x80)
-    return RDMACard(
+    return RDMADevice(
         id=place["bus_id"],
         minor=number,
         is_healthy=not faults.has(DeviceType.RDMA, number),
@@ -177,10 +184,9 @@ Uses = Mapping[int, Mapping[int, CardUse]]
 NO_USE = CardUse(0.0, 0.0)
 
 
-def known_gpus(shape: NodeShape) -> list[KnownGPU]:
+def known_gpus(shape: NodeShape) -> list[GPUDevice]:
     """Return the GPUs of a node, ascending by minor."""
-    found = (_gpu(shape, number, NO_FAULTS) for number in range(shape.gpus))
-    return [KnownGPU(gpu.uuid, gpu.minor, gpu.memory_bytes) for gpu in found]
+    return [_gpu(shape, number) for number in range(shape.gpus)]
 
 
 def running_uses(fleet: HollowFleet, row: int) -> Uses:

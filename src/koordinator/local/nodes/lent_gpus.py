@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from koordinator.api.core import Pod
+from koordinator.host.gpu import GPUDevice
 from koordinator.koordlet.config import PredictConfig
 from koordinator.koordlet.gpu_shares import BATCH_GPU
 from koordinator.koordlet.predict import gpus
@@ -17,7 +18,6 @@ from koordinator.koordlet.predict.reclaimable import Prediction, ProdPod, ProdPo
 from koordinator.koordlet.qos import batch_gpu_evict
 from koordinator.koordlet.qos.batch_gpu_evict import CardUse, LentCard
 from koordinator.koordlet.qos.eviction import EvictionTask
-from koordinator.koordlet.report.node_metric import KnownGPU
 from koordinator.local.nodes import devices
 from koordinator.local.nodes.devices import Uses
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet
@@ -118,7 +118,7 @@ class LentGPUs:
                     now_s,
                 )
 
-    def predictions(self, row: int, now_s: float) -> list[tuple[KnownGPU, Prediction]]:
+    def predictions(self, row: int, now_s: float) -> list[tuple[GPUDevice, Prediction]]:
         """Return what can be lent of each GPU of a node, as its agent predicts it."""
         count = self._fleet.shapes[row].gpus if self.is_on else 0
         if not count:

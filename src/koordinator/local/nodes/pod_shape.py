@@ -120,7 +120,7 @@ def read(
 
 def group_of(pod: Pod, rule: BatchRule) -> GroupResources:
     """Return what the pod's group holds: what the kubelet writes, and over it what the hook `BatchResource` does."""
-    running = pod_resources.running_together(pod)
+    running = pod_resources.running_together(pod.spec)
     extended = contexts.batch_resources_of(pod, running)
     found = batch_resource.pod_limits(qos.raw(pod), extended, rule, [each.name for each in running])
     request_milli = _amount(pod_resources.requests(pod), resources.CPU).milli
@@ -143,7 +143,7 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
     asked_milli = request_milli or float(max(batch.request_cpu_milli, 0))
     asked_bytes = request_bytes or float(max(batch.request_memory_bytes, 0))
     ratios = behaviour.BATCH if is_batch else behaviour.SERVICE
-    shares = _shares(pod)
+    shares = gpu_shares.shares_of(pod)
     used_bytes = _first(
         wanted.memory_bytes, asked_bytes * ratios.memory_ratio, behaviour.MEMORY_BYTES_DEFAULT
     )
@@ -170,14 +170,6 @@ def _shape(pod: Pod, wanted: Behaviour, rule: BatchRule, burst: CPUBurstStrategy
         seed=seed_of(pod.key),
         behaviour=wanted,
     )
-
-
-def _shares(pod: Pod) -> tuple[GPUShare, ...]:
-    """Return the GPUs that the scheduler wrote on a pod; none of those that cannot be read."""
-    try:
-        return gpu_shares.shares_of(pod)
-    except (ProtocolError, quantity.QuantityError):
-        return ()  # the scheduler says so in its log, and books nothing either
 
 
 def _cards(shares: Sequence[GPUShare], wanted: Behaviour, ratios: Defaults) -> dict[int, CardUse]:

@@ -6,9 +6,8 @@ import enum
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from koordinator.api import pod_resize
+from koordinator.api import pod_resize, pod_resources
 from koordinator.api.core import Pod, PodSpec, ResourceRequirements
-from koordinator.api.pod_resize import is_sidecar
 from koordinator.clock import Clock
 from koordinator.local.nodes import kubelet
 from koordinator.local.nodes.fleet import HollowFleet
@@ -208,7 +207,7 @@ class Upkeep:
         if not kubelet.has_probes(pod.obj):
             return None
         spec, behaviour = pod.obj.spec, self._fleet.shape_of[pod.slot].behaviour
-        return kubelet.timelines((*spec.containers, *filter(is_sidecar, spec.init_containers)), behaviour)
+        return kubelet.timelines(pod_resources.running_together(spec), behaviour)
 
     def _plan_probe(self, pod: HollowPod, ran_s: float) -> None:
         """Wake up when the probes find something else."""

@@ -17,6 +17,7 @@ import msgspec
 
 from koordinator.api import pod_resize, pod_resources, quantity, resources
 from koordinator.api.core import Container, Pod
+from koordinator.api.errors import SubjectError
 from koordinator.api.qos import KubeQoS, kube
 from koordinator.host import cgroup_knobs, cgroup_layout
 from koordinator.host.cgroup_knobs import V1, V2, Knob
@@ -144,15 +145,10 @@ _DEPTH_MAX = 16
 CLASSES = (KubeQoS.BURSTABLE, KubeQoS.BEST_EFFORT)
 
 
-class GroupError(HostError):
+class GroupError(SubjectError, HostError):
     """A group could not be made, filled or removed."""
 
-    def __init__(self, group: str, problem: FileProblem | str) -> None:
-        super().__init__(group, problem)
-        self.group, self.problem = group, problem
-
-    def __str__(self) -> str:
-        return f"cgroup {self.group}: {self.problem}"
+    kind = "cgroup "
 
 
 class PodGroups:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koordinator.api import labels, node_labels, quantity, slo, slo_config
+from koordinator.api import labels, node_labels, quantity, schema, slo, slo_config
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
@@ -41,6 +41,8 @@ from koordinator.manager.config.node_entries import (
 log = logging.getLogger(__name__)
 
 REASON_UNREADABLE = "SLOCfgUnmarshalFailed"
+REASON_INVALID = "SLOCfgInvalid"
+"""Ours; in the reference the API server refuses the NodeSLOs."""
 _CONFIG_MAP = f"ConfigMap {slo_config.CONFIG_NAME}"
 _NO_BANDWIDTH = "0"
 
@@ -60,6 +62,16 @@ class NodeSLOConfig(msgspec.Struct, frozen=True):
 
 
 DEFAULT_CONFIG = NodeSLOConfig()
+
+
+SECTIONS = {
+    slo_config.RESOURCE_THRESHOLD.key: ("threshold", "resource_used_threshold_with_be"),
+    slo_config.RESOURCE_QOS.key: ("qos", "resource_qos_strategy"),
+    slo_config.CPU_BURST.key: ("burst", "cpu_burst_strategy"),
+    slo_config.SYSTEM.key: ("system", "system_strategy"),
+    slo_config.HOST_APPLICATION.key: ("applications", "host_applications"),
+}
+"""Key → the member of a `NodeSLOConfig`, and that of a `NodeSLOSpec`."""
 
 
 class NodeSLOSync(msgspec.Struct, frozen=True):
@@ -117,6 +129,19 @@ def sync(old: NodeSLOConfig, data: Mapping[str, str] | None) -> NodeSLOSync:
         ),
     )
     return NodeSLOSync(config, config != old, problems)
+
+
+def storable(old: NodeSLOConfig, new: NodeSLOConfig) -> tuple[NodeSLOConfig, dict[str, str]]:
+    """Return the new configuration, with the old one of each key that has a value beyond what a NodeSLO may say, and
+    what is wrong there: the API server would refuse the changes of all other keys with it."""
+    kept: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    for key, (member, _) in SECTIONS.items():
+        section, before = getattr(new, member), getattr(old, member)
+        if section != before and (problem := next(schema.out_of_bounds(section), "")):
+            kept[member] = before
+            refused[key] = f"{_CONFIG_MAP}: {key}: {problem}"
+    return msgspec.structs.replace(new, **kept), refused
 
 
 def _merged(parsed: Layered, default: msgspec.Struct) -> Layered:

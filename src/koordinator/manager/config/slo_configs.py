@@ -64,6 +64,8 @@ class SLOConfigs:
         self.node_slo = NodeSLOConfig()
         self.node_specs = SpecTable(self.node_slo)
         """NodeSLO specs of nodes, without extensions; another one after each change."""
+        self.unread: frozenset[str] = frozenset(node_slo_spec.SECTIONS)
+        """Keys of NodeSLOs that were never understood: what nodes have of them, from before a restart, stays."""
         self.extensions: dict[str, Any] = {}
         """Add-on by name -> what it made of the ConfigMap; missing as long as it could not."""
         self.cpu_normalization = cpu_normalization.DEFAULT_CONFIG
@@ -158,12 +160,18 @@ class SLOConfigs:
 
     def _take_node_slo(self, config_map: ConfigMap | None, data_by_key: Mapping[str, str]) -> bool:
         outcome = node_slo_spec.sync(self.node_slo, data_by_key)
+        config, refused = node_slo_spec.storable(self.node_slo, outcome.config)
         for key, problem in outcome.problems.items():
             self._record_problem(config_map, key, problem, node_slo_spec.REASON_UNREADABLE)
-        if outcome.changed:
-            self.node_slo = outcome.config
-            self.node_specs = SpecTable(outcome.config)
-        return self._take_extensions(config_map, data_by_key) or outcome.changed
+        for key, problem in refused.items():
+            self._record_problem(config_map, key, problem, node_slo_spec.REASON_INVALID)
+        unread = self.unread & (outcome.problems.keys() | refused.keys())
+        changed = config != self.node_slo or unread != self.unread
+        self.unread = unread
+        if config != self.node_slo:
+            self.node_slo = config
+            self.node_specs = SpecTable(config)
+        return self._take_extensions(config_map, data_by_key) or changed
 
     def _take_extensions(self, config_map: ConfigMap | None, data_by_key: Mapping[str, str]) -> bool:
         changed = False

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import quantity, slo
+from koordinator.api import quantity, slo, slo_config
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.decode import from_builtins
 from koordinator.api.interference import InterferenceSettings, relation_problems
@@ -160,7 +160,7 @@ _QOS_CLASSES = ("lsr_class", "ls_class", "be_class", "system_class", "cgroup_roo
 
 def colocation(strategy: ColocationStrategy) -> list[str]:
     """Problems of the cluster's or a node entry's co-location strategy."""
-    return list(_out_of_bounds(strategy, _COLOCATION))
+    return [*_out_of_bounds(strategy, _COLOCATION), *slo_config.memory_policy_problems(strategy)]
 
 
 def threshold(strategy: ResourceThresholdStrategy) -> list[str]:

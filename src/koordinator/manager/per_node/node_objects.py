@@ -378,12 +378,17 @@ class _NodeSLORules:
             self._parses.inc(SUCCEEDED if is_good else FAILED, _EXTENSIONS_PARSED)
 
     def _wanted(self, node: Node, obj: NodeSLO | None) -> NodeSLOSpec:
-        """Extensions of add-ons that are not installed here stay as they are."""
-        old = obj.spec.extensions if obj is not None else {}
-        if not (old or self._addons):
-            return self._configs.node_specs.of(node)
-        found = node_slo_spec.node_extensions(old, self._addons, self._configs.extensions, node)
-        return self._configs.node_specs.of(node, found)
+        """Extensions of add-ons that are not installed here stay as they are, and so do sections of keys that this
+        process could never read."""
+        configs = self._configs
+        found = obj.spec.extensions if obj is not None else {}
+        if found or self._addons:
+            found = node_slo_spec.node_extensions(found, self._addons, configs.extensions, node)
+        wanted = configs.node_specs.of(node, found)
+        if obj is None or not configs.unread:
+            return wanted
+        sections = (node_slo_spec.SECTIONS[key][1] for key in configs.unread)
+        return msgspec.structs.replace(wanted, **{name: getattr(obj.spec, name) for name in sections})
 
 
 def changed_sections(old: NodeSLOSpec, new: NodeSLOSpec) -> list[dict[str, Any]]:

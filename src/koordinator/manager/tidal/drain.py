@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordinator import clock
-from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, TidalPod, some_of
+from koordinator.api import readable
+from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, TidalPod
 from koordinator.manager.tidal.plan import PhaseStep
 from koordinator.manager.tidal.policy import PoolPolicy
 
@@ -132,7 +133,7 @@ def _to_online(node: TidalNode, policy: PoolPolicy, now_s: float) -> Drain:
 
 
 def _some(pods: Sequence[TidalPod]) -> str:
-    return some_of(sorted(pod.key for pod in pods), 3)
+    return readable.some_of(sorted(pod.key for pod in pods), 3)
 
 
 def _obstacle(pods: Sequence[TidalPod], tries: Mapping[str, MigrationTry]) -> str:

@@ -1,7 +1,7 @@
 """Nodes of a tidal pool and their pods, as decisions see them. Source: behaviour/tidal 3.1 and 4."""
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -69,12 +69,6 @@ def total(demands: Iterable[PodDemand]) -> PodDemand:
         cpu += each.cpu_milli
         memory += each.memory_bytes
     return PodDemand(cpu, memory)
-
-
-def some_of(names: Sequence[str], most: int = 5) -> str:
-    """Return some names, and how many more there are."""
-    some = ", ".join(names[:most])
-    return some if len(names) <= most else f"{some} and {len(names) - most} more"
 
 
 class TidalNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 
 from koordinator import clock
+from koordinator.api import readable
 from koordinator.api.meta import StandardCondition, find_condition
 from koordinator.api.tidal_pool import TidalNodeStatus, TidalPhaseCounts, TidalPool, TidalPoolStatus
-from koordinator.manager.tidal.nodes import TidalNode, TidalPhase, some_of
+from koordinator.manager.tidal.nodes import TidalNode, TidalPhase
 from koordinator.manager.tidal.pool_pass import PoolPass
 
 READY, CONFLICT, EMERGENCY_RETURN, DRAIN_BLOCKED = "Ready", "Conflict", "EmergencyReturn", "DrainBlocked"
@@ -97,14 +98,14 @@ def _conditions(pool: TidalPool, found: PoolPass, hold_s: float, now_s: float) -
             CONFLICT,
             bool(lost),
             "OlderPool" if lost else "NoConflict",
-            f"older pools have {some_of(lost)}" if lost else "",
+            f"older pools have {readable.some_of(lost)}" if lost else "",
             now_s,
         ),
     ]
     urgent = found.decision.emergency
     before = find_condition(pool.status.conditions, EMERGENCY_RETURN)
     if urgent is not None:
-        text = f"{some_of([step.node for step in urgent.steps])} returned: {urgent.reason}"
+        text = f"{readable.some_of([step.node for step in urgent.steps])} returned: {urgent.reason}"
     else:
         text = before.message if before is not None and hold_s else ""
     is_urgent = urgent is not None or bool(hold_s)
@@ -145,7 +146,11 @@ def _readiness(found: PoolPass) -> tuple[bool, str, str]:
     if missing > 0 and not moving and decision.hold_until_s:
         return False, "Held", "services needed nodes at once lately: nothing is lent before holdUntil"
     if missing or moving:
-        return False, "Moving", f"changing sides: {some_of(moving)}" if moving else "waits for the cool-down"
+        return (
+            False,
+            "Moving",
+            f"changing sides: {readable.some_of(moving)}" if moving else "waits for the cool-down",
+        )
     return True, "AsWanted", ""
 
 

@@ -11,7 +11,7 @@ import functools
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -22,6 +22,7 @@ from koordinator.cluster.certificates import (
     builder,
     certificate_pem,
     common_name,
+    is_signed_by_any,
     key_pem,
     key_usage,
 )
@@ -123,11 +124,7 @@ def _facts(certs: CertificateSet) -> _Facts:
         return _Facts(Renewal.UNREADABLE)
     if _public_bytes(key.public_key()) != _public_bytes(cert.public_key()):
         return _Facts(Renewal.NOT_PAIRED)
-    try:
-        cert.verify_directly_issued_by(ca_cert)
-    except (*_UNREADABLE, InvalidSignature):  # a foreign signature, or one of a kind that we cannot check
-        return _Facts(Renewal.NO_CHAIN)
-    if not is_ca:
+    if not (is_ca and is_signed_by_any(cert, [ca_cert])):
         return _Facts(Renewal.NO_CHAIN)
     return _Facts(
         Renewal.NONE,

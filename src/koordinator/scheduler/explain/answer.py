@@ -1,7 +1,6 @@
 """The parts of an explanation: plain values, the same from a live scheduler and from a dump."""
 
 import enum
-from collections.abc import Sequence
 
 import msgspec
 
@@ -13,12 +12,6 @@ BEST_NODES = 5
 
 class AnswerPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One piece of an answer."""
-
-
-def some_of(names: Sequence[str]) -> str:
-    """`a, b, c and 4 more`."""
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return f"{', '.join(names[:NAMED_MAX])}{more}"
 
 
 class PodVerdict(enum.StrEnum):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import resource_vector
+from koordinator.api import readable, resource_vector
 from koordinator.scheduler.engine import pick
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.post_filter import CycleDiagnosis
@@ -18,12 +18,12 @@ from koordinator.scheduler.explain import reserved_room
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
     BEST_NODES,
+    NAMED_MAX,
     NodeAnswer,
     PodAnswer,
     PodVerdict,
     Remedy,
     ResourceLine,
-    some_of,
 )
 from koordinator.scheduler.explain.gang_group import GangSet, group_of_pod
 from koordinator.scheduler.explain.gangs import GangExplanation, explain_group
@@ -309,7 +309,7 @@ def _pointed_at(found: Survey, rows: Rows, steering: Steering) -> list[str]:
             break
         refused.append(name)
     if refused:
-        notes.append(f"preferred nodes that do not take it: {some_of(refused)}")
+        notes.append(f"preferred nodes that do not take it: {readable.some_of(refused, NAMED_MAX)}")
     return notes
 
 

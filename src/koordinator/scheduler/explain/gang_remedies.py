@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from koordinator.api import resources
+from koordinator.api import readable, resources
 from koordinator.api.affinity import Toleration
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
@@ -15,7 +15,7 @@ from koordinator.scheduler.config.default_plugins import FIT
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.explain import survey as surveys
-from koordinator.scheduler.explain.answer import PreemptionAnswer, Remedy, some_of
+from koordinator.scheduler.explain.answer import NAMED_MAX, PreemptionAnswer, Remedy
 from koordinator.scheduler.explain.gang_group import GangSet, PendingMember, PendingMembers, kind_of
 from koordinator.scheduler.explain.gang_rehearsal import Prepare, RehearsalOptions, RehearsalResult, rehearse
 from koordinator.scheduler.explain.quotas import refused_by_quota
@@ -296,7 +296,7 @@ def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
         and (node := table.node_at(row)) is not None
         and node.spec.unschedulable
     ]
-    change = f"uncordon {some_of(cordoned)}"
+    change = f"uncordon {readable.some_of(cordoned, NAMED_MAX)}"
     return [Remedy(kind="uncordon", change=change, node_count=len(cordoned), examples=cordoned[:3])]
 
 

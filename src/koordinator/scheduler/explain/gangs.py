@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import labels
+from koordinator.api import labels, readable
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.network_topology import OBJECT_NAME
 from koordinator.scheduler.engine.engine import Engine
@@ -21,7 +21,6 @@ from koordinator.scheduler.explain.answer import (
     PodVerdict,
     PreemptionAnswer,
     Remedy,
-    some_of,
 )
 from koordinator.scheduler.explain.gang_group import GangSet, PendingMembers, group_of, job_of
 from koordinator.scheduler.explain.gang_rehearsal import RehearsalOptions, RehearsalResult, rehearse
@@ -138,7 +137,7 @@ def explain_group(
         return GangExplanation(_incomplete(base, group, unready))
     job = yield from job_of(engine, group, is_live=is_live)
     if job.unreadable:
-        unreadable = f"requests that cannot be read: {some_of(job.unreadable)}"
+        unreadable = f"requests that cannot be read: {readable.some_of(job.unreadable, NAMED_MAX)}"
         base = msgspec.structs.replace(base, notes=[*base.notes, unreadable])
     if not len(job):
         return GangExplanation(_nobody_pending(base, group))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import aiohttp
 import msgspec
 
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import SubjectError
 from koordinator.scheduler.config.config import Extender, ExtenderTls, SchedulerConfigError
 from koordinator.scheduler.plugin.capabilities import ReviewedVictims
 
@@ -27,15 +27,10 @@ T = TypeVar("T")
 _NOTHING: Json = {}
 
 
-class ExtenderError(KoordinatorError):
+class ExtenderError(SubjectError):
     """An extender did not answer, or not as it should."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url, self.reason = url, reason
-
-    def __str__(self) -> str:
-        return f"extender {self.url}: {self.reason}"
+    kind = "extender "
 
 
 class FilterAnswer(msgspec.Struct, frozen=True):

@@ -293,7 +293,7 @@ class Binder:
             self._held[placed.pod.uid] = job
             self._waiting.enter(placed.pod, placed.node_name, placed.waits)
         else:
-            self._begin(job)
+            self.begin(job)
 
     def settle(self) -> None:
         """Carry out what was decided about pods that wait: bind those that are allowed, report those that are
@@ -303,11 +303,12 @@ class Binder:
         for pod, decision in self._waiting.decided():
             job = self._held.pop(pod.uid)
             if decision.is_success:
-                self._begin(job)
+                self.begin(job)
             else:
                 self._finish(job, by_its_node(decision))
 
-    def _begin(self, job: BindingCycle) -> None:
+    def begin(self, job: BindingCycle) -> None:
+        """Carry out a placement that nothing holds any more."""
         if self._is_slow(job):
             self._run_apart(self._carry_out(job), job)
         else:

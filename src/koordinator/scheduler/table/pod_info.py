@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import gang_labels, pod_resize, pod_resources, resource_vector, resources
+from koordinator.api import gang_labels, pod_resources, resource_vector, resources
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_labels import is_terminated
@@ -200,7 +200,7 @@ def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
     """Ports on the node that the pod holds while it runs: containers and sidecars."""
     return tuple(
         (port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)
-        for container in (*pod.spec.containers, *filter(pod_resize.is_sidecar, pod.spec.init_containers))
+        for container in pod_resources.running_together(pod.spec)
         for port in container.ports
         if port.host_port > 0
     )

@@ -14,7 +14,7 @@ import msgspec
 
 from koordinator.api import quantity
 from koordinator.api.copilot import ContainerInfo, KillAnswer, KillRequest, ReleaseRequest, is_yarn_id
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import KoordinatorError, SubjectError
 from koordinator.api.quantity import Family, QuantityError
 from koordinator.clock import Clock, rfc3339
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
@@ -39,15 +39,8 @@ BY_NAME = "killed by name"
 """Reason of a kill whose caller tells none."""
 
 
-class BadRequest(KoordinatorError):
-    """A request that makes no sense."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field, self.reason = field, reason
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
+class BadRequest(SubjectError):
+    """A request with a field that makes no sense."""
 
 
 class UnknownContainer(KoordinatorError):

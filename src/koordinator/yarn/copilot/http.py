@@ -14,7 +14,7 @@ from aiohttp import web
 from koordinator import endpoints
 from koordinator.api import copilot, decode
 from koordinator.api.copilot import CopilotInfo, CopilotProblem, KillRequest, ReleaseRequest
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import KoordinatorError, SubjectError
 from koordinator.endpoints import Handler, json_response
 from koordinator.yarn.copilot.agent import BadRequest, KillFailed, UnknownContainer, YarnCopilot
 
@@ -28,15 +28,10 @@ BODY_BYTES_MAX = 64 * 1024
 _STATUSES: dict[type[KoordinatorError], int] = {BadRequest: 400, UnknownContainer: 404, KillFailed: 503}
 
 
-class SocketError(KoordinatorError):
+class SocketError(SubjectError):
     """The socket cannot be made."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"--server-endpoint {self.path}: {self.reason}"
+    kind = "--server-endpoint "
 
 
 def application(agent: YarnCopilot) -> web.Application:

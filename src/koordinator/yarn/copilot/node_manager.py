@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from koordinator.api.core import Pod
-from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.errors import ProtocolError, SubjectError
 from koordinator.api.meta import is_condition_true
 from koordinator.host.kubelet import KubeletClient, KubeletError
 from koordinator.yarn import eviction
@@ -30,15 +30,10 @@ ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _CONTAINERS = "/ws/v1/node/containers"
 
 
-class NodeManagerError(KoordinatorError):
+class NodeManagerError(SubjectError):
     """The NodeManager did not answer as it should."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url, self.reason = url, reason
-
-    def __str__(self) -> str:
-        return f"NodeManager at {self.url}: {self.reason}"
+    kind = "NodeManager at "
 
 
 def endpoint_of(pods: Iterable[Pod]) -> str | None:

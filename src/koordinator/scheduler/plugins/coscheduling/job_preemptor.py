@@ -128,20 +128,24 @@ class _Worth:
 
     def order(self, pods: Iterable[PlacedPod]) -> list[PlacedPod]:
         """Whoever leaves anyhow last, before them jobs that are broken, then whom no other pod misses; of jobs that
-        would break, the one that would lose most pods."""
+        would break, the one that would lose most pods. Equals come back by job and name, as upstream."""
+        found = sorted(pods, key=_by_name)
         dispensable: Counter[str] = Counter()
-        keys: dict[str, tuple[bool, int, int, int, str, str]] = {}
-        found = list(pods)
-        for pod in found:
+        keys: dict[str, tuple[bool, int, int, int]] = {}
+        for pod in reversed(found):  # a job spares whoever would come back last
             left = pod.spare - self._lost[pod.job]
             if not pod.job or left > dispensable[pod.job]:
                 need = 1
-                dispensable[pod.job] += 1
+                dispensable[pod.job] += not pod.is_terminating  # who leaves is missed already
             else:
                 need = 2 if left < 0 else 0
             count = 0 if need else self._counts[pod.job]
-            keys[pod.pod.key] = (pod.is_terminating, -pod.pod.priority, need, count, pod.job, pod.pod.key)
+            keys[pod.pod.key] = (pod.is_terminating, -pod.pod.priority, need, count)
         return sorted(found, key=lambda pod: keys[pod.pod.key])
+
+
+def _by_name(pod: PlacedPod) -> tuple[bool, int, str, str, str]:
+    return pod.is_terminating, -pod.pod.priority, pod.job, pod.pod.pod.metadata.name, pod.pod.key
 
 
 def restore(pods: Sequence[PlacedPod], dry_run: PreemptionDryRun) -> list[PlacedPod]:
