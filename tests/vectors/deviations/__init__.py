@@ -92,6 +92,14 @@ TABLE = (
         Derived(manager.without_raw_allocatable),
     ),
     Deviation(
+        "page-cache-words",
+        ("colocation-config", "slo-config-validation"),
+        "a word for the page cache that a NodeMetric may not have is an invalid one",
+        _CONFIG,
+        "words that a NodeMetric may not have",
+        Derived(manager.with_any_page_cache_word),
+    ),
+    Deviation(
         "malformed-bandwidth",
         ("nodeslo-merge",),
         "a mistake in one annotation does not switch off a whole section",

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -15,6 +16,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.groups import ClusterColocationProfile
 from koordinator.api.labels import NODE_RAW_ALLOCATABLE as RAW_ALLOCATABLE
+from koordinator.api.node_metric import MEMORY_COLLECT_POLICIES
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO
 from koordinator.manager.config import colocation_config
@@ -27,6 +29,8 @@ from tests.vectors.deviations.question import Ask, Case
 
 _QOS, _SYSTEM = "resource-qos-config", "system-config"
 _IGNORED = ("host-application-config", "cpu-normalization-config", "resource-amplification-config")
+_PAGE_CACHE_WORD = re.compile(r'metricMemoryCollectPolicy\\*": *\\*"([^"\\]+)')
+"""Also in the text of a ConfigMap's key, where quotes are escaped."""
 _BEFORE_QOS = ("colocation-config", "resource-threshold-config")
 _WITH_NETWORK = ("lsrClass", "lsClass", "beClass")
 _CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
@@ -59,6 +63,18 @@ def without_unusable_selectors(case: Case, ask: Ask) -> Any:
 def _unusable(profile: Case, spec: Case) -> str | None:
     found = compile_profile(from_builtins({**profile, "spec": spec}, ClusterColocationProfile)).unusable
     return None if found is None else found.field.removeprefix("spec.")
+
+
+def with_any_page_cache_word(case: Case, ask: Ask) -> Any:
+    """Any word but an empty one is a policy."""
+    whole = json.dumps(case)
+    words = set(_PAGE_CACHE_WORD.findall(whole)) - set(MEMORY_COLLECT_POLICIES)
+    stand_in = next((each for each in MEMORY_COLLECT_POLICIES if each not in whole), "")
+    if len(words) != 1 or not stand_in:
+        return None
+    (word,) = words
+    answer = json.dumps(ask(json.loads(whole.replace(word, stand_in))))
+    return json.loads(answer.replace(stand_in, word))
 
 
 def with_steps_done_once(case: Case, ask: Ask) -> Any:
