@@ -181,7 +181,7 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
 
     def reservations_aside(self, row: int) -> dict[str, DevicesOfPod]:
         """Return the Reservations that a trial took from a row, by uid, in the order in which they were taken."""
-        return {uid: each for uid, (at, each) in self._aside.items() if at == row and each.is_reservation}
+        return {uid: each for uid, each in self._aside_at.get(row, {}).items() if each.is_reservation}
 
     def with_reservations(self, row: int) -> NodeDeviceRecord:
         """Return the record of a row with the Reservations that a trial took from it."""

@@ -321,7 +321,10 @@ class DeviceShare(
         is_shown = not room.reserved and self._table.is_trial and record is self.cache.at(row)
         if is_shown or not record.is_reported:
             return SUCCESS
-        return self._exact.decide(state, record, room).status
+        if room.reserved:
+            return self._exact.decide(state, record, room).status
+        code = self._exact_code(state, record.signature, record)
+        return self.refusal(state, code) if code else SUCCESS
 
     def filter_without(self, state: DeviceState | None, pod: PodInfo, row: int) -> Status:
         return self.filter_reservation(state, pod, None, row)

@@ -408,7 +408,7 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
     def with_reservations(self, row: int) -> NodeAllocation:
         """Return the allocation of a node with the Reservations that a trial took from it."""
         record = self.at(row)
-        away = [each for at, each in self._aside.values() if at == row and each.is_reservation]
+        away = [each for each in self._aside_at.get(row, {}).values() if each.is_reservation]
         if not away:
             return record.node_allocation
         whole = NodeAllocation()
