@@ -40,6 +40,7 @@ class JoinedLife(DeviceLife):
 
     extra: Json = {CORE: "400", RATIO: "400", MEMORY: "64Gi", RDMA: "200"}
     gpus, nics = 4, 2
+    wishes: tuple[str, ...] = ("plain", "plain", "joint", "aligned", "parts", "gang", "vip")
 
     def __init__(self, seed: int, restart_at: int | None = None) -> None:
         super().__init__(seed, restart_at)
@@ -63,7 +64,7 @@ class JoinedLife(DeviceLife):
         await self.api.create(NodeResourceTopology, report(name))
 
     async def _create(self) -> None:
-        rng, kind = self.rng, self.rng.choice(("plain", "plain", "joint", "aligned", "parts", "gang", "vip"))
+        rng, kind = self.rng, self.rng.choice(self.wishes)
         if kind == "plain":
             await super()._create()
             return
@@ -140,6 +141,8 @@ class JoinedLife(DeviceLife):
 class OwnedLife(JoinedLife):
     """Reservations of cards and NICs of one switch or of several, and owners of all kinds."""
 
+    wishes = ("plain", "joint", "joint", "aligned", "aligned", "parts", "vip")
+
     def __init__(self, seed: int, restart_at: int | None = None) -> None:
         super().__init__(seed, restart_at)
         self.owners: set[str] = set()
@@ -157,8 +160,7 @@ class OwnedLife(JoinedLife):
         await self.api.create(Reservation, body)
 
     async def _put(self, body: Json) -> None:
-        is_member = body["metadata"]["name"].startswith("gang")  # whose hold on cards comes and goes
-        if not is_member and self.rng.random() < 0.7:
+        if self.rng.random() < 0.7:
             body["metadata"]["labels"]["app"] = "web"
             if self.rng.random() < 0.3:
                 body["metadata"]["annotations"][AFFINITY] = "{}"

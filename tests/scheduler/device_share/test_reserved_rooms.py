@@ -5,9 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import resources
+from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.device import (
+    AllocateStrategy,
     AllocationExtension,
     DeviceAllocation,
+    DeviceHint,
     JointAllocate,
     VirtualFunction,
 )
@@ -143,6 +146,19 @@ def test_virtual_functions_that_owners_get(
     )
 
     assert [each for nic in found.by_type.get("rdma", ()) for each in nic.vfs] == given
+
+
+def test_of_each_nic_the_reserved_virtual_function_is_taken_where_it_is_left() -> None:
+    record = node_with()
+    kept = tuple(HeldDevice(minor, {resources.RDMA: 100}, (vf(1, minor),)) for minor in (0, 1))
+    record.hold("room", {"rdma": kept})
+    record.hold("owner", {"rdma": (HeldDevice(0, {resources.RDMA: 1}, (vf(1),)),)}, "room")
+    two = DeviceHint(vf_selector=LabelSelector(), allocate_strategy=AllocateStrategy.REQUESTS_AS_COUNT)
+    room = Room(reserved=rooms_of(record, "room"), must_use=True)
+
+    found = decide_within(record.devices, pod({"rdma": 2}, {"rdma": two}), room, NO_LIMITS, None)
+
+    assert [each for nic in found.by_type["rdma"] for each in nic.vfs] == [vf(0), vf(1, 1)]
 
 
 def test_a_virtual_function_chosen_beforehand_is_given_rather_than_the_reserved_one() -> None:

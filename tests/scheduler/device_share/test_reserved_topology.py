@@ -279,6 +279,25 @@ def test_an_owner_makes_room_on_reserved_devices_by_evicting_another_owner(polic
     play(story)
 
 
+def test_a_card_that_an_owner_makes_room_on_waits_for_it() -> None:
+    async def story(world: World) -> None:
+        machine(world, "a", gpus=1)
+        put_reservation(world, room("room", 1, allocatePolicy="Restricted"))
+        await world.settle()
+        await put(world, owner("low"))
+        world.api.hold_deletions = True
+        await put(world, owner("vip", priority=50), owner("late", priority=20))
+        assert found(world, "vip")["status"]["nominatedNodeName"] == "a"
+
+        world.api.remove("Pod", "low", "default")
+        await world.settle(3)
+
+        assert minors(world, "vip") == [0] and used_by(world, "vip")
+        assert not is_bound(world, "late")
+
+    play(story)
+
+
 def test_nobody_is_evicted_from_a_reservation_for_a_stranger() -> None:
     async def story(world: World) -> None:
         machine(world, "a", gpus=2)
