@@ -456,6 +456,8 @@ class ReservationPlugin(
 
     async def pre_bind(self, state: State, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         uid = self.ledger.used_by(pod.uid)
+        if uid is not None:
+            await self._writer.owners.taken_back(pod.uid)
         record = self.ledger.find(uid) if uid is not None else None
         if uid is not None and record is None:
             return error("cannot find target reservation")
