@@ -86,7 +86,8 @@ def _tree(entries: Iterable[DeviceEntry]) -> _Scope:
 
 
 def _search(scope: _Scope, search: _Search, depth: int, in_use: int) -> _Found | None:
-    if len(scope.cards) < search.wanted.count or not search.wanted.must.issubset(scope.minors):
+    must = search.wanted.must
+    if len(scope.cards) < search.wanted.count or (must and not must.issubset(scope.minors)):
         return None
     depth += 1
     in_use += any(card.minor in search.used for card in scope.cards)
@@ -203,7 +204,8 @@ def choose(
     taken = frozenset(used)
     for group in groups:
         free = [p for p in group if _is_free(p, taken, frozenset(healthy)) and _is_fast(p, spec)]
-        free = [p for p in free if must.issubset(p.minors)]
+        if must:
+            free = [p for p in free if must.issubset(p.minors)]
         if free:
             best = max(free, key=lambda p: _packing(table, count, taken | frozenset(p.minors)))
             return PartitionDecision(tuple(sorted(best.minors)))

@@ -56,7 +56,7 @@ from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDev
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, DeviceStates
-from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, all_of
+from koordinator.scheduler.plugins.device_share.reservations import all_of
 from koordinator.scheduler.plugins.device_share.templates import GPUTemplatesConfig, TemplateSource
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
@@ -287,7 +287,7 @@ class DeviceShare(
             if not away:
                 return record, Room(numa_nodes)
             record = self.cache.with_reservations(row)
-            found = [_reserved_by(record, uid, reservation_for(self.handle, uid)) for uid in away]
+            found = [record.left_by(uid, reservation_for(self.handle, uid)) for uid in away]
             must_use = labels.RESERVATION_AFFINITY in pod.pod.metadata.annotations
             return record, Room(numa_nodes, [each for each in found if each is not None], must_use=must_use)
         taken = self.cache.held_by(row, pre_allocated_pods(self.handle, pod.uid))
@@ -300,6 +300,8 @@ class DeviceShare(
             found = [record.reserved_by(uid, is_restricted=False) for uid in uids]
             return record, Room(numa_nodes, [each for each in found if each is not None], is_ignoring=True)
         nominated = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
+        if nominated is None:
+            return record, Room(numa_nodes)
         return self._using(row, nominated, numa_nodes)
 
     def _using(
@@ -309,7 +311,7 @@ class DeviceShare(
         record = self.cache.with_reservations(row)
         if reservation is None:
             return record, Room(numa_nodes)
-        reserved = _reserved_by(record, reservation.metadata.uid, reservation)
+        reserved = record.left_by(reservation.metadata.uid, reservation)
         return record, Room(numa_nodes, (reserved,) if reserved is not None else (), must_use=True)
 
     def filter_reservation(
@@ -320,7 +322,7 @@ class DeviceShare(
         record, room = self._using(row, reservation)
         is_shown = not room.reserved and self._table.is_trial and record is self.cache.at(row)
         if is_shown or not record.is_reported:
-            return SUCCESS
+            return SUCCESS  # it is as Filter saw it
         if room.reserved:
             return self._exact.decide(state, record, room).status
         code = self._exact_code(state, record.signature, record)
@@ -490,11 +492,3 @@ class DeviceShare(
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return explained.endpoints(self._table, self.cache)
-
-
-def _reserved_by(
-    record: NodeDeviceRecord, uid: str, reservation: Reservation | None
-) -> ReservedDevices | None:
-    """Return what is left of a Reservation, or of a pod that is one; None when it holds no devices here."""
-    is_restricted = reservation is not None and reservation.spec.allocate_policy == "Restricted"
-    return record.reserved_by(uid, is_restricted=is_restricted)
