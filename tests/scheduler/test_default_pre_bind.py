@@ -89,6 +89,28 @@ def test_one_request_carries_what_all_plugins_wrote_and_only_what_differs() -> N
     play(story, **options)
 
 
+class Rewritten(Writing):
+    """What it wrote in an attempt before is something else by now, of which nobody heard yet."""
+
+    name = "Rewritten"
+    stored: ClassVar[dict[str, Any]] = {}
+
+    async def pre_bind(self, state: None, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+        live = self.stored["Pod"]["default", "p"]
+        live["metadata"]["annotations"] = {"a": "2"}
+        patch.annotations["a"] = "1"
+        return SUCCESS
+
+
+def test_what_was_written_before_is_compared_with_the_object_as_it_is() -> None:
+    async def story(world: World) -> None:
+        Rewritten.stored = world.api.objects
+        found = await scheduled(world, annotations={"a": "1"})
+        assert (found["spec"]["nodeName"], found["metadata"]["annotations"]) == ("node-0", {"a": "1"})
+
+    play(story, **with_plugins(Rewritten))
+
+
 def test_nothing_written_means_no_request() -> None:
     async def story(world: World) -> None:
         assert (await scheduled(world))["spec"]["nodeName"] == "node-0"

@@ -12,11 +12,14 @@ from koordinator.api.annotations import device as annotation
 from koordinator.api.core import Pod
 from koordinator.api.groups import PriorityClass
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.reservation import RESERVATION_ALLOCATED, Reservation
 from tests.cluster import virtual_loop
 from tests.scheduler.device_share.test_device_lives import GENERAL, DeviceLife, live
 from tests.scheduler.device_share.test_numa_alignment import SINGLE
 from tests.scheduler.device_share.test_plugin import CORE, JOINT, MEMORY, RATIO, RDMA, device, gpu_pod
+from tests.scheduler.device_share.test_reserved_topology import room
 from tests.scheduler.node_numa_resource.cluster import cpus_of, report
+from tests.scheduler.reservation.test_plugin import AFFINITY
 
 Json = dict[str, Any]
 PARTITIONED = ("node-0", "node-1")
@@ -37,6 +40,7 @@ class JoinedLife(DeviceLife):
 
     extra: Json = {CORE: "400", RATIO: "400", MEMORY: "64Gi", RDMA: "200"}
     gpus, nics = 4, 2
+    wishes: tuple[str, ...] = ("plain", "plain", "joint", "aligned", "parts", "gang", "vip")
 
     def __init__(self, seed: int, restart_at: int | None = None) -> None:
         super().__init__(seed, restart_at)
@@ -60,7 +64,7 @@ class JoinedLife(DeviceLife):
         await self.api.create(NodeResourceTopology, report(name))
 
     async def _create(self) -> None:
-        rng, kind = self.rng, self.rng.choice(("plain", "plain", "joint", "aligned", "parts", "gang", "vip"))
+        rng, kind = self.rng, self.rng.choice(self.wishes)
         if kind == "plain":
             await super()._create()
             return
@@ -134,6 +138,52 @@ class JoinedLife(DeviceLife):
                 assert len(set(cards)) == 2, (pod.key, cards)
 
 
+class OwnedLife(JoinedLife):
+    """Reservations of cards and NICs of one switch or of several, and owners of all kinds."""
+
+    wishes = ("plain", "joint", "joint", "aligned", "aligned", "parts", "vip")
+
+    def __init__(self, seed: int, restart_at: int | None = None) -> None:
+        super().__init__(seed, restart_at)
+        self.owners: set[str] = set()
+        """Pods of which it was seen that they use reserved devices that belong together."""
+
+    async def act(self) -> None:
+        await (self._reserve() if self.rng.random() < 0.15 else super().act())
+
+    async def _reserve(self) -> None:
+        count, name = self.rng.choice((1, 2, 2, 4)), f"room-{next(self._numbers)}"
+        annotations = SAME_SWITCH | GENERAL if self.rng.random() < 0.7 else GENERAL
+        body = room(name, count, rdma=100, annotations=annotations, **self.terms())
+        body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "300m"
+        del body["metadata"]["uid"]
+        await self.api.create(Reservation, body)
+
+    async def _put(self, body: Json) -> None:
+        if self.rng.random() < 0.7:
+            body["metadata"]["labels"]["app"] = "web"
+            if self.rng.random() < 0.3:
+                body["metadata"]["annotations"][AFFINITY] = "{}"
+        await super()._put(body)
+
+    async def check_devices(self) -> None:
+        await super().check_devices()
+        held = {
+            each.metadata.uid: set(_cards(each.metadata.annotations))
+            for each in (await self.api.list(Reservation)).items
+        }
+        for pod in (await self.api.list(Pod)).items:
+            uses = RESERVATION_ALLOCATED.read(pod.metadata.annotations)
+            is_joined = pod.metadata.name.startswith(("joint", "aligned")) and pod.spec.node_name
+            if is_joined and uses is not None:
+                cards = held.get(uses.uid, set()) & set(_cards(pod.metadata.annotations))
+                self.owners.update([pod.metadata.uid] if cards else [])
+
+
+def _cards(annotations: dict[str, str]) -> list[int]:
+    return [each.minor for each in (annotation.DEVICE_ALLOCATED.read(annotations) or {}).get("gpu", ())]
+
+
 def _first(minor: int) -> int:
     """The minor that a card had before a report gave it another."""
     return 0 if minor == 5 else minor
@@ -144,6 +194,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
+OWNED_LIVES = [(0, None), (1, 21), (2, None)]
 LIVES = [(0, None), (13, None), (15, None), (101, 34), (202, 21), (203, 55)]
 
 
@@ -151,3 +202,11 @@ LIVES = [(0, None), (13, None), (15, None), (101, 34), (202, 21), (203, 55)]
 def test_whatever_happens_cards_that_belong_together_stay_so(seed: int, restart_at: int | None) -> None:
     life = virtual_loop.run(live(JoinedLife, seed, restart_at))
     assert len(life.kinds) >= 5, dict(life.kinds)
+
+
+def test_whatever_happens_reserved_cards_that_belong_together_stay_so() -> None:
+    async def lives() -> int:
+        found = [await live(OwnedLife, seed, restart_at) for seed, restart_at in OWNED_LIVES]
+        return sum(len(life.owners) for life in found if isinstance(life, OwnedLife))
+
+    assert virtual_loop.run(lives()) >= 5

@@ -4,6 +4,7 @@ from typing import Any
 
 from koordinator.scheduler.engine.results import Placed, Unplaced
 from koordinator.scheduler.plugin.framework import FilterPlugin, Handle, ReasonCodes, passes
+from koordinator.scheduler.plugin.reservation_capabilities import ReservationChoice
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     NUMATopologyHint,
@@ -40,12 +41,21 @@ class Cards(NUMATopologyHintProvider[int | None], FilterPlugin[int | None]):
     def filter(self, state: int | None, rows: Rows) -> ReasonCodes:
         return passes(rows)
 
-    def numa_hints(self, state: int | None, pod: PodInfo, row: int) -> ProvidedHints:
+    def numa_hints(
+        self, state: int | None, pod: PodInfo, row: int, choice: ReservationChoice | None = None
+    ) -> ProvidedHints:
         if not self.handle.table.name_of(row).startswith("card"):
             return ProvidedHints(status=unschedulable("no cards"))
         return ProvidedHints({CARD: [NUMATopologyHint(0b10)]})
 
-    def try_numa(self, state: int | None, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
+    def try_numa(
+        self,
+        state: int | None,
+        pod: PodInfo,
+        row: int,
+        hint: NUMATopologyHint,
+        choice: ReservationChoice | None = None,
+    ) -> Status:
         self.trials.append(hint)
         return unschedulable("card taken") if self.handle.table.name_of(row) in self.taken else SUCCESS
 

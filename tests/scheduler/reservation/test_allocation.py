@@ -59,7 +59,7 @@ class Desk:
         self.seen = SeenUses()
         self.background: list[Coroutine[Any, Any, None]] = []
         handle: Any = SimpleNamespace(
-            cluster=self.api, actions=SimpleNamespace(spawn=lambda work, _: self.background.append(work))
+            cluster=self.api, actions=SimpleNamespace(spawn=lambda work, *_: self.background.append(work))
         )
         ledger: Any = self.seen
         self.writer = AllocationWriter(handle, ledger, random.Random(0))

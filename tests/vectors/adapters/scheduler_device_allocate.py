@@ -11,7 +11,7 @@ from koordinator.api.annotations.device import DeviceAllocations
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.scheduler.plugin.framework import default_normalize
-from koordinator.scheduler.plugin.status import Status, unschedulable
+from koordinator.scheduler.plugin.status import Status
 from koordinator.scheduler.plugins.device_share import inventory, pick, request
 from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
@@ -21,7 +21,12 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     designated,
     node_score,
 )
-from koordinator.scheduler.plugins.device_share.exact import designated_hints, numa_hints
+from koordinator.scheduler.plugins.device_share.exact import (
+    Room,
+    decide_within,
+    designated_hints,
+    numa_hints,
+)
 from koordinator.scheduler.plugins.device_share.inventory import (
     DeviceEntry,
     DeviceLimits,
@@ -31,12 +36,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
 )
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy, in_order
-from koordinator.scheduler.plugins.device_share.reservations import (
-    ReservedDevices,
-    allocate_ignoring,
-    allocate_reserved,
-    within,
-)
+from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, within
 from koordinator.scheduler.plugins.device_share.templates import NO_TEMPLATE, GPUTemplates
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of
 from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
@@ -143,24 +143,15 @@ def device_allocate(case: Case) -> Any:
     if templates is not None and gpus and templates.refuse(request.per_gpu(gpus)):
         return _refused(NO_TEMPLATE)  # no node is looked at then
     options = AllocateOptions(_strategy(case), templates, case.get("phase") == "Reserve")
+    is_ignoring = pod_labels.is_reservation_ignored(case["pod"].get("labels", {}))
+    must_use = case.get("requiredFromReservation", False)
+    room = Room(reserved=booked, is_ignoring=is_ignoring, must_use=must_use)
     if case["op"] == "numaHints":
-        return _hints(node, pod, limits, options)
-    source = ""
-    if pod_labels.is_reservation_ignored(case["pod"].get("labels", {})):
-        decision, source = allocate_ignoring(node, pod, booked, limits, options), "ignored"
-    else:
-        tried = {each.name: allocate_reserved(node, pod, each, limits, options) for each in booked}
-        fitting = [name for name, decision in tried.items() if decision.status.is_success]
-        if fitting:
-            source = fitting[0]
-            decision = tried[source]
-        elif tried and case.get("requiredFromReservation", False):
-            reasons = [reason for decision in tried.values() for reason in decision.status.reasons]
-            return _refused(unschedulable(*dict.fromkeys(reasons)))
-        else:
-            decision, source = allocate_ignoring(node, pod, booked, limits, options), "node"
+        return _hints(node, pod, limits, options, room)
+    decision = decide_within(node, pod, room, limits, options)
     if not decision.status.is_success:
         return _refused(decision.status)
+    source = decision.reservation or ("ignored" if is_ignoring else "node")
     return {
         "ok": True,
         "allocations": _allocations(decision),
@@ -198,10 +189,14 @@ def _gate(case: Case) -> Any:
     return {"ok": True} if status.is_success else _refused(status)
 
 
-def _hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits, options: AllocateOptions) -> Any:
+def _hints(
+    node: NodeDevices, pod: PodDevices, limits: DeviceLimits, options: AllocateOptions, room: Room
+) -> Any:
     # Nothing else requires devices here.
     is_chosen = bool(limits.required)
-    decision = designated_hints(node, pod, limits) if is_chosen else numa_hints(node, pod, limits, options)
+    decision = (
+        designated_hints(node, pod, limits) if is_chosen else numa_hints(node, pod, limits, options, room)
+    )
     if not decision.status.is_success:
         return _refused(decision.status)
     return {

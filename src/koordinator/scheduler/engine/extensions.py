@@ -203,10 +203,16 @@ class Extensions:
         """Return the state of a pod that only the scheduler knows."""
         return self.reserve_pods.reserve_pod(uid) if self.reserve_pods is not None else None
 
-    def filter_reservation(self, states: States, pod: PodInfo, reservation: Reservation, row: int) -> Status:
-        """Success, or the first refusal of a reservation."""
+    def filter_reservation(
+        self, states: States, pod: PodInfo, reservation: Reservation | None, row: int
+    ) -> Status:
+        """Success, or the first refusal of a reservation; None: of the row, where the pod would do without any."""
         for plugin in self.reservation_filters:
-            status = plugin.filter_reservation(states[plugin.name], pod, reservation, row)
+            state = states[plugin.name]
+            if reservation is None:
+                status = plugin.filter_without(state, pod, row)
+            else:
+                status = plugin.filter_reservation(state, pod, reservation, row)
             if not status.is_success:
                 return status.by(plugin.name)
         return SUCCESS

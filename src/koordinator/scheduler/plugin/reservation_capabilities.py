@@ -72,6 +72,15 @@ class ReservePodProvider(Plugin[S]):
         """Return the Reservation that a reserve pod stands for."""
 
 
+def reservation_for(handle: Handle, uid: str) -> Reservation | None:
+    """Return the Reservation that a pod stands for, as the profile's provider of reserve pods knows it."""
+    found = (
+        each.reservation_for(uid)
+        for each in handle.companions(ReservePodProvider)  # type: ignore[type-abstract]
+    )
+    return next((each for each in found if each is not None), None)
+
+
 class ReservePods:
     """The scheduler's reserve pods as they come, change and go, for those who follow pods; one per scheduler
     (`Handle.shared`). Followers are told before the queue is."""
@@ -96,11 +105,22 @@ class ReservePods:
             gone(pod)
 
 
+class ReservationChoice(msgspec.Struct, frozen=True):
+    """A pod that would use this reservation on a row, and no other there; None: that would leave all of them alone."""
+
+    reservation: Reservation | None
+
+
 class ReservationFilterPlugin(Plugin[S]):
     """Refuses reservations on a node that passed the filters."""
 
     @abc.abstractmethod
     def filter_reservation(self, state: S, pod: PodInfo, reservation: Reservation, row: int) -> Status: ...
+
+    def filter_without(self, state: S, pod: PodInfo, row: int) -> Status:
+        """Refuse a pod that will do without the reservations which it may use on a row: the filters saw the row without
+        them, but what they hold stays theirs."""
+        return SUCCESS
 
     def filter_pre_allocation(self, state: S, pod: PodInfo, row: int) -> Status:
         """Refuse a reserve pod the running pods of a row that it would take over (`pre_allocated_pods`)."""

@@ -127,7 +127,9 @@ class DefaultPreBind(PreBindPlugin[None], PreBindExtension[None]):
     async def _patch(self, obj: T, patch: PodPatch, subresource: str) -> T | None:
         """Return the object as it is afterwards; None when there was nothing to write."""
         view, meta = type(obj), obj.metadata
-        known: T | None = obj
+        # What an attempt before wrote may be something else by now, or gone, and not have come back to us yet.
+        is_written = any(key in meta.annotations for key in patch.annotations)
+        known: T | None = None if is_written else obj
 
         async def attempt() -> T | None:
             nonlocal known

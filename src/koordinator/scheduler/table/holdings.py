@@ -14,7 +14,7 @@ import msgspec
 
 from koordinator.api import labels
 from koordinator.api.errors import KoordinatorError
-from koordinator.scheduler.table.columns import RowChange
+from koordinator.scheduler.table.columns import RowChange, discard
 from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -36,6 +36,8 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
         """Choices for pods that are not known to be bound."""
         self._aside: dict[str, tuple[int, H]] = {}
         """Pods that a trial took, with their rows."""
+        self._aside_at: dict[int, dict[str, H]] = {}
+        """The same by row."""
 
     @abc.abstractmethod
     def _written(self, pod: PodInfo) -> H | None:
@@ -68,6 +70,7 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
         if self._table.is_trial:
             aside = self._aside.pop(pod.uid, None)
             if aside is not None:
+                discard(self._aside_at, aside[0], pod.uid)
                 self._hold(row, pod.uid, aside[1])
         elif not self._is_assumed(pod.uid):  # else Reserve says what it gets
             self._hold_as_written(row, pod)
@@ -85,6 +88,7 @@ class HoldingKeeper(RowKeeper, abc.ABC, Generic[H, C]):
             self._chosen.pop(pod.uid, None)
         elif (held := self._held(row, pod)) is not None:
             self._aside[pod.uid] = row, held
+            self._aside_at.setdefault(row, {})[pod.uid] = held
         self._release(row, pod.uid)
 
     def _is_assumed(self, uid: str) -> bool:

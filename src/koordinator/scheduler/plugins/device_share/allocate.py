@@ -86,10 +86,12 @@ class AllocateOptions(msgspec.Struct, frozen=True):
 
 
 class DeviceDecision(msgspec.Struct, frozen=True):
-    """The devices that a pod gets by type; nothing when `status` is a refusal."""
+    """The devices that a pod gets by type, and the reservation that it uses for them ("": none); nothing when `status`
+    is a refusal."""
 
     by_type: Held = {}
     status: Status = SUCCESS
+    reservation: str = ""
 
 
 def allocate(
@@ -254,7 +256,7 @@ class _Attempt:
             return None
         taken = self.node.taken_vfs.get(device_type, frozenset())
         back = self.limits.given_back_vfs.get(device_type, {}).values()
-        return VFChoice(hint.vf_selector, taken.difference(*back), allowed)
+        return VFChoice(hint.vf_selector, taken.difference(*back), allowed, self.limits.preferred_vfs)
 
     def _scorer(
         self, device_type: str, amounts: Mapping[str, int], *, is_by_topology: bool = False
@@ -296,7 +298,8 @@ class _Attempt:
         """By the partition table; None when there is nothing and the pod need not keep to it."""
         spec, partitions = self.pod.partition_spec, partition.partitions_of(self.node)
         healthy = {minor for minor, device in view.items() if device.is_healthy}
-        decision = partition.choose(partitions.table, wanted.count, used, healthy, spec)
+        must = self.limits.must.get(DeviceType.GPU, frozenset())
+        decision = partition.choose(partitions.table, wanted.count, used, healthy, spec, must)
         if decision.status.is_success:
             return _picked(decision.minors, wanted)
         is_binding = spec is not None or partitions.is_binding
@@ -311,7 +314,8 @@ class _Attempt:
         if wanted.is_shared and wanted.count > 1:
             return PickDecision(status=MULTI_SHARED) if scope else None
         level = TOPOLOGY_SCOPE_LEVELS.get(scope, 0)
-        asked = partition.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level)
+        must = self.limits.must.get(DeviceType.GPU, frozenset())
+        asked = partition.GPURequest(wanted.count, wanted.amounts, wanted.is_shared, level, must)
         score = self._scorer(DeviceType.GPU, wanted.amounts, is_by_topology=True)
         minors = partition.closest(cards, view, asked, used, score)
         if minors:

@@ -13,7 +13,6 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     AllocateOptions,
     DeviceDecision,
     PodDevices,
-    allocate,
     check_shared_gpu,
     designated,
     node_score,
@@ -45,11 +44,13 @@ NO_NUMA_NODE = unschedulable("Designated Allocation Lack NUMA Node ID")
 
 class Room(msgspec.Struct, frozen=True):
     """The part of a node that a pod may look at: these NUMA nodes (a mask; None: any), and besides what is free what is
-    left of `reserved`: one, or several if `is_ignoring`."""
+    left of one of `reserved`, the first that will do; if `is_ignoring`, of all."""
 
     numa_nodes: int | None = None
     reserved: Sequence[ReservedDevices] = ()
     is_ignoring: bool = False
+    must_use: bool = False
+    """Whether nothing will do but one of `reserved`, where there are any; else it may also be all of them together."""
     must_have: bool = False
     """Whether all of `reserved` has to be in what it takes: that of pods which it takes over."""
     card_points: Mapping[int, int] = {}
@@ -65,14 +66,19 @@ def decide_within(
 ) -> DeviceDecision:
     """Return what the pod would get of the room within the limits. Raises: ProtocolError when the node's partition
     table is malformed."""
-    if room.is_ignoring:
-        return allocate_ignoring(node, pod, room.reserved, limits, options)
-    if not room.reserved:
-        return allocate(node, pod, limits, options)
-    [reserved] = room.reserved
-    found = allocate_reserved(node, pod, reserved, limits, options)
-    lacks = room.must_have and not includes(found.by_type, reserved.left)
-    return DeviceDecision(status=NOT_TAKEN_OVER) if lacks else found
+    reasons: list[str] = []
+    for reserved in () if room.is_ignoring else room.reserved:
+        if room.must_have:
+            limits = msgspec.structs.replace(limits, must=reserved.minors)
+        found = allocate_reserved(node, pod, reserved, limits, options)
+        if found.status.is_success and room.must_have and not includes(found.by_type, reserved.left):
+            found = DeviceDecision(status=NOT_TAKEN_OVER)
+        if found.status.is_success:
+            return found
+        reasons += found.status.reasons
+    if reasons and room.must_use:
+        return DeviceDecision(status=unschedulable(*dict.fromkeys(reasons)))
+    return allocate_ignoring(node, pod, room.reserved, limits, options)
 
 
 def numa_hints(

@@ -65,6 +65,10 @@ class DeviceLimits(msgspec.Struct, frozen=True):
     """Bus ids by minor."""
     allowed_vfs: Mapping[str, Mapping[int, frozenset[str]]] = {}
     """Only these VFs of each minor, for the types that are named."""
+    must: Mapping[str, frozenset[int]] = {}
+    """Minors that have to be among those that are taken."""
+    preferred_vfs: frozenset[str] = frozenset()
+    """Bus ids of VFs that are taken before others of the same device."""
 
 
 NO_LIMITS = DeviceLimits()

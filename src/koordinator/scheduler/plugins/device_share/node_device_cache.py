@@ -179,10 +179,13 @@ class NodeDeviceCache(ReservableHoldingKeeper[DevicesOfPod, Held]):
         self._chosen[uid] = held
         self._hold(row, uid, DevicesOfPod(held, reservation))
 
+    def reservations_aside(self, row: int) -> dict[str, DevicesOfPod]:
+        """Return the Reservations that a trial took from a row, by uid, in the order in which they were taken."""
+        return {uid: each for uid, each in self._aside_at.get(row, {}).items() if each.is_reservation}
+
     def with_reservations(self, row: int) -> NodeDeviceRecord:
         """Return the record of a row with the Reservations that a trial took from it."""
-        record = self.at(row)
-        away = {uid: each for uid, (at, each) in self._aside.items() if at == row and each.is_reservation}
+        record, away = self.at(row), self.reservations_aside(row)
         if not away:
             return record
         whole = NodeDeviceRecord()

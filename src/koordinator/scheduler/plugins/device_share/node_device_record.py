@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import labels
+from koordinator.api.reservation import Reservation
 from koordinator.api.resource_vector import add_in_place
 from koordinator.scheduler.plugins.device_share.inventory import NOTHING, DeviceEntry, Held, NodeDevices
 from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, left_of
@@ -104,6 +105,11 @@ class NodeDeviceRecord:
     def reserved_by(self, uid: str, *, is_restricted: bool) -> ReservedDevices | None:
         """Return what is left of a Reservation; None when it holds no devices here."""
         return ReservedDevices(uid, self.left_of(uid), is_restricted) if uid in self.held else None
+
+    def left_by(self, uid: str, reservation: Reservation | None) -> ReservedDevices | None:
+        """Return the same by the policy of the Reservation; None stands for a pod that is one."""
+        is_restricted = reservation is not None and reservation.spec.allocate_policy == "Restricted"
+        return self.reserved_by(uid, is_restricted=is_restricted)
 
     def free_vfs(self, device_type: str, device: DeviceEntry) -> int:
         """Return how many virtual functions of a device nobody holds."""

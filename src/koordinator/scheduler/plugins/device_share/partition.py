@@ -30,6 +30,8 @@ class GPURequest(msgspec.Struct, frozen=True):
     amounts: dict[str, int]
     is_shared: bool
     level: int = 0
+    must: frozenset[int] = frozenset()
+    """Cards that have to be among them."""
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -44,6 +46,10 @@ class _Scope(msgspec.Struct, frozen=True):
     cards: Sequence[DeviceEntry]
     """By ascending minor, also those that the pod does not see."""
     children: Sequence["_Scope"] = ()
+
+    @property
+    def minors(self) -> Iterable[int]:
+        return (card.minor for card in self.cards)
 
 
 class _Search(msgspec.Struct, frozen=True):
@@ -80,7 +86,8 @@ def _tree(entries: Iterable[DeviceEntry]) -> _Scope:
 
 
 def _search(scope: _Scope, search: _Search, depth: int, in_use: int) -> _Found | None:
-    if len(scope.cards) < search.wanted.count:
+    must = search.wanted.must
+    if len(scope.cards) < search.wanted.count or (must and not must.issubset(scope.minors)):
         return None
     depth += 1
     in_use += any(card.minor in search.used for card in scope.cards)
@@ -102,6 +109,8 @@ def _take(scope: _Scope, search: _Search, depth: int, in_use: int) -> _Found | N
     wanted = search.wanted
     seen = [search.view[card.minor] for card in scope.cards if card.minor in search.view]
     fitting = [device for device in seen if device.is_healthy and device.fits(wanted.amounts)]
+    if wanted.must:
+        fitting.sort(key=lambda device: device.minor not in wanted.must)
     if len(fitting) < wanted.count:
         return None
     if not wanted.is_shared:
@@ -178,8 +187,9 @@ def choose(
     used: Collection[int],
     healthy: Collection[int],
     spec: GPUPartitionSpec | None = None,
+    must: frozenset[int] = frozenset(),
 ) -> PartitionDecision:
-    """Return a free partition of `count` GPUs that leaves the larger ones whole.
+    """Return a free partition of `count` GPUs, `must` among them, that leaves the larger ones whole.
 
     Groups of lower allocation score come first, as users know it.
     """
@@ -194,6 +204,8 @@ def choose(
     taken = frozenset(used)
     for group in groups:
         free = [p for p in group if _is_free(p, taken, frozenset(healthy)) and _is_fast(p, spec)]
+        if must:
+            free = [p for p in free if must.issubset(p.minors)]
         if free:
             best = max(free, key=lambda p: _packing(table, count, taken | frozenset(p.minors)))
             return PartitionDecision(tuple(sorted(best.minors)))

@@ -39,9 +39,10 @@ class VFChoice(msgspec.Struct, frozen=True):
     taken: frozenset[str] = frozenset()
     allowed: Mapping[int, frozenset[str]] | None = None
     """By minor; None, or a minor that is not in it, allows all."""
+    preferred: frozenset[str] = frozenset()
 
     def of(self, device: VisibleDevice) -> VirtualFunction | None:
-        """Return the device's free one with the lowest bus id."""
+        """Return the device's free one with the lowest bus id, a preferred one if there is any."""
         allowed = None if self.allowed is None else self.allowed.get(device.minor)
         free = [
             VirtualFunction(minor=vf.minor, bus_id=vf.bus_id)
@@ -50,7 +51,7 @@ class VFChoice(msgspec.Struct, frozen=True):
             for vf in group.vfs
             if vf.bus_id not in self.taken and (allowed is None or vf.bus_id in allowed)
         ]
-        return min(free, key=lambda vf: vf.bus_id, default=None)
+        return min(free, key=lambda vf: (vf.bus_id not in self.preferred, vf.bus_id), default=None)
 
 
 def pick(

@@ -39,11 +39,13 @@ from koordinator.scheduler.plugin.framework import (
     passes,
 )
 from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservationChoice,
     ReservationFilterPlugin,
     ReservationPreBindPlugin,
     ReservationScorePlugin,
     nominated_reservation,
     pre_allocated_pods,
+    reservation_for,
 )
 from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
 from koordinator.scheduler.plugins.device_share import adaption, bulk, explained, pod_state
@@ -54,7 +56,7 @@ from koordinator.scheduler.plugins.device_share.node_device_cache import NodeDev
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
 from koordinator.scheduler.plugins.device_share.pick import DeviceScoringStrategy
 from koordinator.scheduler.plugins.device_share.pod_state import DeviceState, DeviceStates
-from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, all_of
+from koordinator.scheduler.plugins.device_share.reservations import all_of
 from koordinator.scheduler.plugins.device_share.templates import GPUTemplatesConfig, TemplateSource
 from koordinator.scheduler.plugins.node_numa_resource.allocations import NUMAAllocations
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
@@ -248,61 +250,100 @@ class DeviceShare(
 
     # NUMA nodes
 
-    def numa_hints(self, state: DeviceState | None, pod: PodInfo, row: int) -> ProvidedHints:
-        record = self.cache.at(row)
-        if state is None or self._args.disable_device_numa_topology_alignment or not record.is_reported:
+    def numa_hints(
+        self, state: DeviceState | None, pod: PodInfo, row: int, choice: ReservationChoice | None = None
+    ) -> ProvidedHints:
+        if state is None or self._args.disable_device_numa_topology_alignment:
             return ProvidedHints()
-        return self._exact.numa_hints(state, record, self._room(pod, row))
+        record, room = self._seen(pod, row, choice)
+        return self._exact.numa_hints(state, record, room) if record.is_reported else ProvidedHints()
 
-    def try_numa(self, state: DeviceState | None, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
-        record = self.cache.at(row)
-        if state is None or self._args.disable_device_numa_topology_alignment or not record.is_reported:
+    def try_numa(
+        self,
+        state: DeviceState | None,
+        pod: PodInfo,
+        row: int,
+        hint: NUMATopologyHint,
+        choice: ReservationChoice | None = None,
+    ) -> Status:
+        if state is None or self._args.disable_device_numa_topology_alignment:
             return SUCCESS
-        return self._exact.decide(state, record, self._room(pod, row, hint.numa_nodes)).status
+        record, room = self._seen(pod, row, choice, hint.numa_nodes)
+        return self._exact.decide(state, record, room).status if record.is_reported else SUCCESS
 
     # Reservations
 
-    def _room(self, pod: PodInfo, row: int, numa_nodes: int | None = None) -> Room:
-        """Return what a pod may look at on a row. Within trials the reservations that it may use are gone."""
-        if self._table.is_trial:
-            return Room(numa_nodes)
+    def _seen(
+        self, pod: PodInfo, row: int, choice: ReservationChoice | None = None, numa_nodes: int | None = None
+    ) -> tuple[NodeDeviceRecord, Room]:
+        """Return the devices of a row, and what a pod may look at of them: with the reservation that it would use, or
+        the one nominated for it. A trial takes all away that it may use: one of them will do, or all together."""
+        if choice is not None:
+            return self._using(row, choice.reservation, numa_nodes)
         record = self.cache.at(row)
+        is_ignoring = pod_labels.is_reservation_ignored(pod.pod.metadata.labels)
+        if self._table.is_trial:
+            away = () if is_ignoring else self.cache.reservations_aside(row)
+            if not away:
+                return record, Room(numa_nodes)
+            record = self.cache.with_reservations(row)
+            found = [record.left_by(uid, reservation_for(self.handle, uid)) for uid in away]
+            must_use = labels.RESERVATION_AFFINITY in pod.pod.metadata.annotations
+            return record, Room(numa_nodes, [each for each in found if each is not None], must_use=must_use)
         taken = self.cache.held_by(row, pre_allocated_pods(self.handle, pod.uid))
         if taken:
-            return Room(numa_nodes, (all_of([each.held for each in taken]),), must_have=True)
-        if pod_labels.is_reservation_ignored(pod.pod.metadata.labels):
+            held = all_of([each.held for each in taken])
+            return record, Room(numa_nodes, (held,), must_use=True, must_have=True)
+        if is_ignoring:
             there = self._table.pods_at(row).values()
             uids = [each.uid for each in there if pod_labels.stands_for_reservation(each.pod.metadata)]
             found = [record.reserved_by(uid, is_restricted=False) for uid in uids]
-            return Room(numa_nodes, [each for each in found if each is not None], is_ignoring=True)
-        reserved = _reserved_by(record, nominated_reservation(self.handle, pod.uid, self._table.name_of(row)))
-        return Room(numa_nodes, (reserved,) if reserved is not None else ())
+            return record, Room(numa_nodes, [each for each in found if each is not None], is_ignoring=True)
+        nominated = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
+        if nominated is None:
+            return record, Room(numa_nodes)
+        return self._using(row, nominated, numa_nodes)
+
+    def _using(
+        self, row: int, reservation: Reservation | None, numa_nodes: int | None = None
+    ) -> tuple[NodeDeviceRecord, Room]:
+        """Return the devices of a row to a pod that uses this reservation there, and no other."""
+        record = self.cache.with_reservations(row)
+        if reservation is None:
+            return record, Room(numa_nodes)
+        reserved = record.left_by(reservation.metadata.uid, reservation)
+        return record, Room(numa_nodes, (reserved,) if reserved is not None else (), must_use=True)
 
     def filter_reservation(
-        self, state: DeviceState | None, pod: PodInfo, reservation: Reservation, row: int
+        self, state: DeviceState | None, pod: PodInfo, reservation: Reservation | None, row: int
     ) -> Status:
-        record = self.cache.with_reservations(row)
-        if state is None or not record.is_reported:
+        if state is None:
             return SUCCESS
-        reserved = _reserved_by(record, reservation)
-        if reserved is None:
-            return SUCCESS
-        return self._exact.decide(state, record, Room(reserved=(reserved,))).status
+        record, room = self._using(row, reservation)
+        is_shown = not room.reserved and self._table.is_trial and record is self.cache.at(row)
+        if is_shown or not record.is_reported:
+            return SUCCESS  # it is as Filter saw it
+        if room.reserved:
+            return self._exact.decide(state, record, room).status
+        code = self._exact_code(state, record.signature, record)
+        return self.refusal(state, code) if code else SUCCESS
+
+    def filter_without(self, state: DeviceState | None, pod: PodInfo, row: int) -> Status:
+        return self.filter_reservation(state, pod, None, row)
 
     def filter_pre_allocation(self, state: DeviceState | None, pod: PodInfo, row: int) -> Status:
-        record = self.cache.at(row)
+        record, room = self._seen(pod, row)
         if state is None or not record.is_reported:
             return SUCCESS
-        return self._exact.decide(state, record, self._room(pod, row)).status
+        return self._exact.decide(state, record, room).status
 
     def score_reservation(
         self, state: DeviceState | None, pod: PodInfo, reservation: Reservation, row: int
     ) -> int:
-        record = self.cache.with_reservations(row)
-        reserved = _reserved_by(record, reservation)
-        if state is None or reserved is None:
+        record, room = self._using(row, reservation)
+        if state is None or not room.reserved:
             return 0
-        return self._exact.points(state, record, reserved)
+        return self._exact.points(state, record, room.reserved[0])
 
     def normalize_reservations(self, scores: Mapping[str, int]) -> Mapping[str, int]:
         normalised = default_normalize(np.array(list(scores.values()), np.int64)).tolist()
@@ -342,16 +383,13 @@ class DeviceShare(
         if is_well_planned(self.cache.at(row).devices, state.asked) and joint_types(state.asked):
             self._not_well_planned.set(int(not decision.status.is_success), self._table.name_of(row))
         if decision.status.is_success:
-            reservation = nominated_reservation(self.handle, pod.uid, self._table.name_of(row))
-            uid = reservation.metadata.uid if reservation is not None else ""
-            self.cache.reserve(row, pod.uid, decision.by_type, uid)
+            self.cache.reserve(row, pod.uid, decision.by_type, decision.reservation)
             self.cache.take_over(pod.uid, row, pre_allocated_pods(self.handle, pod.uid))
         return decision.status
 
     def _chosen(self, state: DeviceState, pod: PodInfo, row: int) -> DeviceDecision:
         """Return the devices that the pod gets now on a node with a Device."""
-        record = self.cache.at(row)
-        room = self._room(pod, row, self._chosen_numa(pod))
+        record, room = self._seen(pod, row, numa_nodes=self._chosen_numa(pod))
         room = replace(room, card_points=self._card_points(pod, row, record))
         if room.reserved:
             return self._exact.decide(state, record, room, reserves=True)
@@ -454,11 +492,3 @@ class DeviceShare(
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return explained.endpoints(self._table, self.cache)
-
-
-def _reserved_by(record: NodeDeviceRecord, reservation: Reservation | None) -> ReservedDevices | None:
-    """Return what is left of a Reservation; None when it holds no devices here."""
-    if reservation is None:
-        return None
-    is_restricted = reservation.spec.allocate_policy == "Restricted"
-    return record.reserved_by(reservation.metadata.uid, is_restricted=is_restricted)

@@ -4,7 +4,7 @@ On a node a reservation counts with what its owners leave of it, so that nothing
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -17,9 +17,12 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     DeviceDecision,
     PodDevices,
     allocate,
+    joint_types,
 )
 from koordinator.scheduler.plugins.device_share.inventory import (
     NO_LIMITS,
+    NOTHING,
+    AmountsByMinor,
     DeviceLimits,
     Held,
     HeldDevice,
@@ -28,6 +31,7 @@ from koordinator.scheduler.plugins.device_share.inventory import (
 from koordinator.scheduler.plugins.device_share.request import Amounts
 
 V = TypeVar("V")
+VFsByMinor = Mapping[str, Mapping[int, frozenset[str]]]
 
 
 def left_of(reserved: Held, owners: Sequence[Held]) -> Held:
@@ -61,6 +65,11 @@ class ReservedDevices(msgspec.Struct, frozen=True):
     """All of its devices, also those of which nothing is left."""
     is_restricted: bool = False
     """Whoever uses it gets nothing beyond it."""
+
+    @property
+    def minors(self) -> dict[str, frozenset[int]]:
+        """Return its devices by type."""
+        return {t: frozenset(each.minor for each in held) for t, held in self.left.items()}
 
     @property
     def amounts(self) -> dict[str, dict[int, Amounts]]:
@@ -112,12 +121,11 @@ def allocate_reserved(
     options: AllocateOptions | None = None,
 ) -> DeviceDecision:
     """From the reservation alone, else, where it allows that, from the node, too."""
-    seen = within(reservation, limits)
-    decision = allocate(node, pod, _of_its_own(reservation, seen), options)
-    if not decision.status.is_success and not reservation.is_restricted:
+    decision = DeviceDecision()
+    for seen in _seen(reservation, pod, limits):
         decision = allocate(node, pod, seen, options)
-    if decision.status.is_success:
-        return decision
+        if decision.status.is_success:
+            return msgspec.structs.replace(decision, reservation=reservation.name)
     reasons = [f"Reservation(s) {reason}" for reason in decision.status.reasons]
     return DeviceDecision(status=unschedulable(*dict.fromkeys(reasons)))
 
@@ -154,25 +162,51 @@ def _joined(
 
 
 def within(reservation: ReservedDevices, limits: DeviceLimits) -> DeviceLimits:
-    """Return what a pod of the reservation may see: what is left of it on top of what others give back."""
-    minors = {t: frozenset(each.minor for each in of_type) for t, of_type in reservation.left.items()}
-    seen = msgspec.structs.replace(_with_back(reservation, limits), preferred={**limits.preferred, **minors})
+    """Return what a pod of the reservation may see: what is left of it on top of what others give back. Of devices that
+    were chosen beforehand it sees in a restricted one those that it holds."""
+    seen = _with_back(reservation, limits)
     if not reservation.is_restricted:
         return seen
-    return msgspec.structs.replace(
-        seen,
-        required={**limits.required, **reservation.amounts},
-        allowed_vfs={**limits.allowed_vfs, **reservation.vfs},
+    required: dict[str, AmountsByMinor] = {**reservation.amounts}
+    for device_type, chosen in limits.required.items():
+        held = required.get(device_type)
+        required[device_type] = chosen if held is None else _in_both(chosen, held)
+    return msgspec.structs.replace(seen, required=required)
+
+
+def _in_both(chosen: AmountsByMinor, held: AmountsByMinor) -> dict[int, Mapping[str, int]]:
+    """Return the devices that are in both, and of each no more than in either; no amounts at all are no limit."""
+    found: dict[int, Mapping[str, int]] = {}
+    for minor in chosen.keys() & held.keys():
+        one, other = chosen[minor], held[minor]
+        names = one.keys() | other.keys() if one and other else ()
+        found[minor] = {name: min(one.get(name, 0), other.get(name, 0)) for name in names} or one or other
+    return found
+
+
+def _seen(reservation: ReservedDevices, pod: PodDevices, limits: DeviceLimits) -> Iterator[DeviceLimits]:
+    """Yield what a pod of the reservation may see, the narrowest first: where cards are chosen by closeness, and NICs
+    by their cards, preferring some of them has no effect. Its own virtual functions come first, but others of its
+    devices will do: what is left of these is what counts."""
+    vfs = reservation.vfs
+    own_vfs = frozenset[str]().union(
+        *(of_minor for by_minor in vfs.values() for of_minor in by_minor.values())
     )
+    seen = msgspec.structs.replace(within(reservation, limits), preferred_vfs=own_vfs)
+    own = seen
+    if not reservation.is_restricted:
+        uncapped = {t: dict.fromkeys(of_type, NOTHING) for t, of_type in reservation.minors.items()}
+        own = msgspec.structs.replace(seen, required=uncapped)
+    if reservation.is_restricted or not limits.required:
+        if vfs:
+            yield msgspec.structs.replace(own, allowed_vfs=_allowed(limits.allowed_vfs, vfs))
+        yield own
+    if not reservation.is_restricted:
+        yield msgspec.structs.replace(seen, preferred=reservation.minors)
+        if joint_types(pod):
+            yield seen
 
 
-def _of_its_own(reservation: ReservedDevices, seen: DeviceLimits) -> DeviceLimits:
-    """Return the same for a pod that gets devices of the reservation only, and more of these if it has to: where cards
-    are chosen by closeness, preferring some of them has no effect."""
-    if reservation.is_restricted or seen.required:
-        return seen
-    required: dict[str, dict[int, Amounts]] = {
-        device_type: {each.minor: {} for each in devices} for device_type, devices in reservation.left.items()
-    }
-    allowed = {**reservation.vfs, **seen.allowed_vfs}
-    return msgspec.structs.replace(seen, required=required, allowed_vfs=allowed)
+def _allowed(chosen: VFsByMinor, own: VFsByMinor) -> VFsByMinor:
+    """Return the virtual functions of a reservation, but of devices that were chosen beforehand with theirs those."""
+    return _joined(own, chosen, lambda _, those: those)

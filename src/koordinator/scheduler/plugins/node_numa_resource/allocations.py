@@ -402,10 +402,20 @@ class NUMAAllocations(ReservableHoldingKeeper[Held, NUMAPlacement]):
         aside = self._aside.get(uid)
         if aside is None or aside[0] != row:
             return None
-        whole, rest = NodeAllocation(), record.held.rest(aside[1].holding)
-        for holding in (*record.node_allocation.holdings.values(), rest):
+        whole = self.with_reservations(row)
+        return whole, whole.holdings[uid]
+
+    def with_reservations(self, row: int) -> NodeAllocation:
+        """Return the allocation of a node with the Reservations that a trial took from it."""
+        record = self.at(row)
+        away = [each for each in self._aside_at.get(row, {}).values() if each.is_reservation]
+        if not away:
+            return record.node_allocation
+        whole = NodeAllocation()
+        rests = (record.held.rest(each.holding) for each in away)
+        for holding in (*record.node_allocation.holdings.values(), *rests):
             whole.add(holding)
-        return whole, rest
+        return whole
 
     def _written(self, pod: PodInfo) -> Held | None:
         annotations = pod.pod.metadata.annotations

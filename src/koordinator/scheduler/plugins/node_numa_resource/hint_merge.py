@@ -11,6 +11,7 @@ import msgspec
 
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugin.framework import Plugin, S
+from koordinator.scheduler.plugin.reservation_capabilities import ReservationChoice
 from koordinator.scheduler.plugin.status import SUCCESS, Status, unschedulable
 from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMAMask
 from koordinator.scheduler.plugins.node_numa_resource.node_allocation import NUMAStatus
@@ -281,9 +282,19 @@ class NUMATopologyHintProvider(Plugin[S]):
     """Knows which NUMA nodes can give a pod what it asks for."""
 
     @abc.abstractmethod
-    def numa_hints(self, state: S, pod: PodInfo, row: int) -> ProvidedHints:
-        """Sets of NUMA nodes of the node at `row` that would do. `state` is from the provider's `prepare`."""
+    def numa_hints(
+        self, state: S, pod: PodInfo, row: int, choice: ReservationChoice | None = None
+    ) -> ProvidedHints:
+        """Sets of NUMA nodes of the node at `row` that would do. `state` is from the provider's `prepare`; `choice`:
+        the pod would use this reservation, not the one that was nominated for it."""
 
     @abc.abstractmethod
-    def try_numa(self, state: S, pod: PodInfo, row: int, hint: NUMATopologyHint) -> Status:
+    def try_numa(
+        self,
+        state: S,
+        pod: PodInfo,
+        row: int,
+        hint: NUMATopologyHint,
+        choice: ReservationChoice | None = None,
+    ) -> Status:
         """Return whether the pod gets what it asks for from the chosen NUMA nodes (None in the hint: any)."""

@@ -35,6 +35,7 @@ from koordinator.scheduler.plugin.framework import (
     Watch,
 )
 from koordinator.scheduler.plugin.reservation_capabilities import (
+    ReservationChoice,
     ReservationFilterPlugin,
     ReservationPreBindPlugin,
     nominated_reservation,
@@ -250,14 +251,15 @@ class NodeNUMAResource(
         *,
         counted: bool = False,
         use: ReservedNode | None = None,
+        choice: ReservationChoice | None = None,
     ) -> NUMAPlacement:
         """Return what the pod would get on a node, or why nothing. `counted` when it is among the row's requests
-        already; `use`: the reservation that it takes it from."""
+        already; `use`: the reservation that it takes it from; `choice`: the same for the other plugins."""
         record = self.books.at(row)
         others = [
             OtherHints(
-                partial(provider.numa_hints, provided, pod, row),
-                partial(provider.try_numa, provided, pod, row),
+                partial(provider.numa_hints, provided, pod, row, choice),
+                partial(provider.try_numa, provided, pod, row, choice=choice),
             )
             for provider, provided in state.providers
         ]
@@ -400,19 +402,32 @@ class NodeNUMAResource(
                 parts = [each.holding for each in taken]
             return ReservedNode.of_all(record.node_allocation, parts, topology, takes_over=takes_over)
         found = self.books.reserved_by(row, reservation.metadata.uid)
-        if found is None:
-            return None
         is_restricted = reservation.spec.allocate_policy == "Restricted"
-        return ReservedNode.of(*found, topology, is_restricted=is_restricted)
+        return ReservedNode.of(*found, topology, is_restricted=is_restricted) if found is not None else None
 
     def filter_reservation(
-        self, state: NUMAState, pod: PodInfo, reservation: Reservation | None, row: int
+        self, state: NUMAState, pod: PodInfo, reservation: Reservation, row: int
     ) -> Status:
-        use = self._use(pod, row, reservation) if not state.plan.status.is_skip else None
-        return self.trial(state, pod, row, use=use).status if use is not None else SUCCESS
+        return self._using(state, pod, row, reservation)
+
+    def filter_without(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
+        return self._using(state, pod, row, None)
+
+    def _using(self, state: NUMAState, pod: PodInfo, row: int, reservation: Reservation | None) -> Status:
+        """Return whether the node will do for a pod that uses this reservation, and leaves all others alone."""
+        if state.plan.status.is_skip:
+            return SUCCESS
+        record, whole = self.books.at(row), self.books.with_reservations(row)
+        use = self._use(pod, row, reservation) if reservation is not None else None
+        is_joint = bool(state.providers and self._terms(state, record).policy)
+        if use is None and not is_joint and whole is record.node_allocation:
+            return SUCCESS  # it is as Filter saw it
+        use, choice = use or ReservedNode(whole), ReservationChoice(reservation)
+        return self.trial(state, pod, row, use=use, choice=choice).status
 
     def filter_pre_allocation(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
-        return self.filter_reservation(state, pod, None, row)
+        use = self._use(pod, row, None) if not state.plan.status.is_skip else None
+        return self.trial(state, pod, row, use=use).status if use is not None else SUCCESS
 
     async def pre_bind_reservation(
         self, state: NUMAState, reservation: Reservation, node_name: str, patch: PodPatch

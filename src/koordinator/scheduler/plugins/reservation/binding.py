@@ -41,6 +41,8 @@ class AllocationWriter:
         self._rng = rng
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks of Reservations: what one attempt takes over, the end of the one before must not let go."""
+        self._taking_back: dict[str, asyncio.Event] = {}
+        """Pods (uid) off which a name is being taken: the end of that."""
 
     async def take_over(self, pods: Collection[Pod], reservation: Reservation, node_name: str) -> None:
         """Let running pods use a Reservation that is about to get their node, and no others.
@@ -111,7 +113,22 @@ class AllocationWriter:
 
     def take_back(self, pod: Pod, uid: str, node_name: str) -> None:
         """Take the name of a reservation off a pod that was not bound after all, in the background."""
-        self._handle.actions.spawn(self._take_back(pod, uid, node_name), f"annotation of {pod.key}")
+        over, pod_uid = asyncio.Event(), pod.metadata.uid
+
+        def ended() -> None:
+            self._taking_back.pop(pod_uid, None)
+            over.set()
+
+        work = self._take_back(pod, uid, node_name)
+        if self._handle.actions.spawn(work, f"annotation of {pod.key}", ended):
+            self._taking_back[pod_uid] = over
+
+    async def taken_back(self, pod_uid: str) -> None:
+        """Return once nothing is being taken off a pod: a name that is written again, the same as before, would be no
+        change of the pod, and be taken off, too."""
+        over = self._taking_back.get(pod_uid)
+        if over is not None:
+            await over.wait()
 
     async def _take_back(self, pod: Pod, uid: str, node_name: str) -> None:
         try:

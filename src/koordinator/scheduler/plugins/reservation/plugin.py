@@ -111,6 +111,11 @@ class ReservationPlugin(
         ClusterEvent.NODE_ALLOCATABLE,
         ClusterEvent.NODE_LABELS,
         ClusterEvent.POD_UPDATED,
+        # What others say of a reservation; they themselves judge events by what nodes are to strangers.
+        ClusterEvent.DEVICE_ADDED,
+        ClusterEvent.DEVICE_UPDATED,
+        ClusterEvent.NODE_TOPOLOGY_ADDED,
+        ClusterEvent.NODE_TOPOLOGY_UPDATED,
     )
 
     def __init__(self, args: ReservationArgs, handle: Handle) -> None:
@@ -236,18 +241,18 @@ class ReservationPlugin(
         codes = np.full(rows.size, none, np.uint16)
         for index in positions(rows, self._rows_with_own(state)):
             row = int(rows[index])
-            asked = partial(self._asked, state, state.pod, self._states(state, state.pod), row)
+            asked = partial(self._asked, state, state.pod, row)
             codes[index] = state.code_of(self.judge.verdict(state, row, asked))
         return codes
 
-    def _asked(
-        self, state: OwnerState, pod: PodInfo, states: dict[str, Any], row: int, record: ReservationRecord
-    ) -> Status:
-        """Return what other plugins say of a reservation."""
+    def _asked(self, state: OwnerState, pod: PodInfo, row: int, record: ReservationRecord | None) -> Status:
+        """Return what other plugins say of a reservation, or of doing without any."""
+        states = self._states(state, pod)
         if state.asked.is_ignoring or not states:
             return SUCCESS
         extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
-        status: Status = extensions.filter_reservation(states, pod, record.reservation, row)
+        reservation = record.reservation if record is not None else None
+        status: Status = extensions.filter_reservation(states, pod, reservation, row)
         return status
 
     def refusal(self, state: State, code: int) -> Status:
@@ -272,9 +277,10 @@ class ReservationPlugin(
         state = self.prepare(pod)
         if state is None:
             return False
-        if isinstance(state, ReserveState) or event.row is None:
+        if isinstance(state, ReserveState) or event.row is None or state.asked.is_ignoring:
             return True
-        return state.asked.is_ignoring or bool(self.judge.matched(state, event.row))
+        is_new = event.kind is ClusterEvent.NODE_ADDED and not state.asked.must_reserve
+        return is_new or bool(self.judge.matched(state, event.row))
 
     def sleep_key(self, pod: PodInfo) -> Hashable:
         return self.live_key(pod)
@@ -349,19 +355,18 @@ class ReservationPlugin(
         self, state: OwnerState, pod: PodInfo, row: int, existing: str | None
     ) -> ReservationRecord | None:
         """Return the reservation on a row that the pod is to use; None for none."""
-        extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
-        states = self._states(state, pod)
         usable = {
             each.name: each
             for each in self.judge.usable(state, row)
-            if self._asked(state, pod, states, row, each).is_success
+            if self._asked(state, pod, row, each).is_success
         }
         if not usable:
             return None
         scores: Mapping[str, int] = {}
         if len(usable) > 1:
+            extensions = self.handle.profile.extensions  # type: ignore[attr-defined]
             reservations = [each.reservation for each in usable.values()]
-            scores = extensions.score_reservations(states, pod, reservations, row)
+            scores = extensions.score_reservations(self._states(state, pod), pod, reservations, row)
         options = [verdict.candidate_of(each, scores.get(each.uid, 0)) for each in usable.values()]
         name = preallocation.nominate(options, state.asked.must_reserve, existing)
         return usable[name] if name is not None else None
@@ -451,6 +456,8 @@ class ReservationPlugin(
 
     async def pre_bind(self, state: State, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         uid = self.ledger.used_by(pod.uid)
+        if uid is not None:
+            await self._writer.owners.taken_back(pod.uid)
         record = self.ledger.find(uid) if uid is not None else None
         if uid is not None and record is None:
             return error("cannot find target reservation")

@@ -130,8 +130,11 @@ class NodeJudge:
         view = self.view(state, row, matched)
         return fit.fit(state.asked, view, rooms, self.ignored, skip_node=self._skips_node)
 
-    def verdict(self, state: OwnerState, row: int, asked: Callable[[ReservationRecord], Status]) -> Status:
-        """Return what Filter says of a row; `asked` is what other plugins say of a single reservation."""
+    def verdict(
+        self, state: OwnerState, row: int, asked: Callable[[ReservationRecord | None], Status]
+    ) -> Status:
+        """Return what Filter says of a row; `asked` is what other plugins say of a single reservation, or of a pod that
+        uses none."""
         matched = self.matched(state, row)
         refusals = {each.uid: status for each in matched if not (status := asked(each)).is_success}
         left = [each for each in matched if each.uid not in refusals]
@@ -139,7 +142,8 @@ class NodeJudge:
             return unschedulable(*dict.fromkeys(text for each in refusals.values() for text in each.reasons))
         found = self.fit(state, row, left)
         if found.ok:
-            return SUCCESS
+            does_without = found.room is None and bool(matched) and not state.asked.is_ignoring
+            return asked(None) if does_without else SUCCESS
         return NONE_MATCHED if found.reasons == NONE_MATCHED.reasons else unschedulable(*found.reasons)
 
     def usable(self, state: OwnerState, row: int) -> list[ReservationRecord]:
