@@ -8,6 +8,7 @@ etcd-server). Helm is the one that `$HELM` names, or on the PATH, or built as we
     python -m tests.real.binaries kubelet    # a program by its name
 """
 
+import hashlib
 import json
 import os
 import re
@@ -27,7 +28,10 @@ ETCD_RELEASE = "3.6.5"
 HELM_RELEASE = "3.20.2"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 """What every test needs."""
-BESIDE = ("kube-scheduler", "helm")
+_OWN_SOURCE = Path(__file__).parent / "plugins" / "main.go"
+PLUGINS = f"kube-scheduler-plugins-{hashlib.sha256(_OWN_SOURCE.read_bytes()).hexdigest()[:8]}"
+"""A program of ours that asks kube-scheduler's plugins; another one whenever its source changes."""
+BESIDE = ("kube-scheduler", "helm", PLUGINS)
 """What some tests need, which are skipped without."""
 _KUBERNETES, _ETCD, _HELM = "k8s.io/kubernetes", "go.etcd.io/etcd/server/v3", "helm.sh/helm/v3"
 _USUAL_FOLDER = Path("/usr/local/kubebuilder/bin")
@@ -63,6 +67,8 @@ def why_missing(names: Sequence[str] = CONTROL_PLANE) -> str:
     missing = [name for name in names if find(name) is None]
     if not missing:
         return ""
+    if missing == [PLUGINS]:
+        return "no program that asks kube-scheduler's plugins: install Go and run `make test-plugins`, which builds it"
     folder = "KUBEBUILDER_ASSETS to a folder that has them (envtest)"
     where = "HELM to the program" if missing == ["helm"] else folder
     return f"no {', '.join(missing)}: set {where}, or install Go and run `make test-real`, which builds what is missing"
@@ -97,6 +103,8 @@ def _build(name: str, names: Sequence[str]) -> None:
     try:
         if recipe.module == _KUBERNETES:
             module = _kubernetes_module(go, folder / "build")
+            (module / "plugins").mkdir(exist_ok=True)
+            shutil.copy(_OWN_SOURCE, module / "plugins")
         else:
             module = go_programs.module_of(recipe.module, recipe.release, folder / f"build-{name}")
         unfinished = folder / f".{name}.{os.getpid()}"
@@ -128,6 +136,8 @@ def _recipe(name: str) -> _Recipe:
         own = f"{_HELM}/internal/version.version=v{HELM_RELEASE}"
         variables = (own, f"{renders_for}Major={major}", f"{renders_for}Minor={minor}")
         return _Recipe(_HELM, HELM_RELEASE, f"{_HELM}/cmd/helm", variables)
+    if name == PLUGINS:
+        return _Recipe(_KUBERNETES, RELEASE, "./plugins")
     of = "k8s.io/component-base/version.git"
     variables = (f"{of}Version=v{RELEASE}", f"{of}Major={major}", f"{of}Minor={minor}")
     return _Recipe(_KUBERNETES, RELEASE, f"{_KUBERNETES}/cmd/{name}", variables)

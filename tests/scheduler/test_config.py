@@ -249,6 +249,7 @@ def test_wrong_arguments_name_the_plugin(plugin: str, args: dict[str, object], c
         ({"key": "zone", "operator": "NotIn"}, "operator 'NotIn' of key 'zone' needs values"),
         ({"key": "zone", "operator": "Exists", "values": ["a"]}, "takes no values"),
         ({"key": "zone", "operator": "Gt", "values": ["1.5"]}, "needs one whole number"),
+        ({"key": "zone", "operator": "Lt", "values": [str(1 << 63)]}, "of at most 64 bits"),
         ({"key": "zone", "operator": "Gt", "values": ["-1"]}, ""),
         ({"key": "zone", "operator": "In", "values": ["a", "b"]}, ""),
     ],

@@ -3,6 +3,9 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
+from koordinator.scheduler.plugins.inter_pod_affinity.plugin import normalized
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]
@@ -139,3 +142,8 @@ def test_labels_of_a_namespace_decide_who_is_meant() -> None:
         assert world.api.placements()["client"]
 
     play(story)
+
+
+def test_sums_of_preferences_are_scaled_in_floating_point_as_kube_scheduler_does() -> None:
+    assert normalized(np.array([-100, -43, 0], np.int64)).tolist() == [0, 56, 100]
+    assert normalized(np.array([7, 7], np.int64)).tolist() == [0, 0]

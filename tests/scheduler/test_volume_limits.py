@@ -149,6 +149,120 @@ def test_attachments_count_where_a_driver_is_known_for_their_volume() -> None:
     )
 
 
+EBS = "ebs.csi.aws.com"
+
+
+def with_disk(name: str, **source: Any) -> dict[str, Any]:
+    body = user_of(name)
+    body["metadata"]["uid"] = name
+    body["spec"]["volumes"] = [{"name": "disk", **source}]
+    return body
+
+
+@pytest.mark.parametrize(
+    ("driver", "provisioner", "one", "same", "other"),
+    [
+        pytest.param(
+            EBS,
+            "kubernetes.io/aws-ebs",
+            {"awsElasticBlockStore": {"volumeID": "vol-1"}},
+            {"awsElasticBlockStore": {"volumeID": "aws://us-east-1a/vol-1"}},
+            {"awsElasticBlockStore": {"volumeID": "vol-2"}},
+            id="AWS",
+        ),
+        pytest.param(
+            "pd.csi.storage.gke.io",
+            "kubernetes.io/gce-pd",
+            {"gcePersistentDisk": {"pdName": "a"}},
+            {"gcePersistentDisk": {"pdName": "a", "readOnly": True}},
+            {"gcePersistentDisk": {"pdName": "b"}},
+            id="Google",
+        ),
+        pytest.param(
+            "disk.csi.azure.com",
+            "kubernetes.io/azure-disk",
+            {"azureDisk": {"diskName": "a", "diskURI": "/a"}},
+            {"azureDisk": {"diskName": "b", "diskURI": "/a"}},
+            {"azureDisk": {"diskName": "a", "diskURI": "/b"}},
+            id="Azure",
+        ),
+        pytest.param(
+            "cinder.csi.openstack.org",
+            "kubernetes.io/cinder",
+            {"cinder": {"volumeID": "a"}},
+            {"cinder": {"volumeID": "a", "readOnly": True}},
+            {"cinder": {"volumeID": "b"}},
+            id="OpenStack",
+        ),
+    ],
+)
+def test_disks_of_kubernetes_itself_count_for_the_driver_that_attaches_them(
+    driver: str, provisioner: str, one: Any, same: Any, other: Any
+) -> None:
+    counted = Counted()
+    limited = {"drivers": [{"name": driver, "nodeID": "x", "allocatable": {"count": 2}}]}
+    counted.deliver(CSINode, {"metadata": {"name": "n0"}, "spec": limited})
+    by_claim = {"metadata": {"name": "v0"}, "spec": other}
+    counted.deliver(PersistentVolume, by_claim)
+    counted.deliver(PersistentVolumeClaim, claim("c0", volumeName="v0"))
+    counted.deliver(StorageClass, {"metadata": {"name": "old"}, "provisioner": provisioner})
+    counted.deliver(PersistentVolumeClaim, claim("c1", "old"))
+    registry = counted.engine.table.registry
+    counted.engine.table.assign(PodInfo.of(from_builtins(with_disk("there", **one), Pod), registry), "n0")
+    row = counted.engine.table.row_of("n0")
+
+    def told(pod: PodInfo) -> tuple[str, ...]:
+        found: tuple[str, ...] = counted.plugin.facts(counted.plugin.prepare(pod), row)
+        return found
+
+    text = f"{driver}: 1 volumes attached, {{}} more for this pod, at most 2"
+    for body, more in ((one, 0), (same, 0), (other, 1)):
+        assert told(PodInfo.of(from_builtins(with_disk("new", **body), Pod), registry)) == (
+            text.format(more),
+        )
+    assert told(counted.user("new", "c0", "c1")) == (text.format(2),)
+    counted.engine.table.unassign("there")
+    assert told(counted.user("new", "c0")) == (text.format(1).replace("1 volumes", "0 volumes"),)
+
+
+def test_pods_without_disks_are_not_asked_of_and_those_with_different_ones_are_no_class() -> None:
+    counted = Counted()
+    registry = counted.engine.table.registry
+    pods = [
+        PodInfo.of(from_builtins(with_disk("new", **source), Pod), registry)
+        for source in (
+            {"emptyDir": {}},
+            {"awsElasticBlockStore": {"volumeID": "a"}},
+            {"cinder": {"volumeID": "a"}},
+        )
+    ]
+
+    codes = [counted.plugin.pre_filter(counted.plugin.prepare(pod)).status.code for pod in pods]
+    assert codes == [Code.SKIP, Code.SUCCESS, Code.SUCCESS]
+    assert len({counted.plugin.class_key(pod) for pod in pods}) == 3
+
+
+def test_an_attachment_counts_for_the_driver_that_it_names() -> None:
+    counted = Counted()
+    for number in range(2):
+        driver = {"name": f"d{number}", "nodeID": "x", "allocatable": {"count": 5}}
+        counted.deliver(CSINode, {"metadata": {"name": f"n{number}"}, "spec": {"drivers": [driver]}})
+    csi = {"csi": {"driver": "d0", "volumeHandle": "h"}}
+    counted.deliver(PersistentVolume, {"metadata": {"name": "v0"}, "spec": csi})
+    for number in range(2):
+        source = {"persistentVolumeName": "v0"}
+        spec = {"attacher": "d1", "nodeName": f"n{number}", "source": source}
+        counted.deliver(VolumeAttachment, {"metadata": {"name": f"a{number}"}, "spec": spec})
+    counted.deliver(
+        PersistentVolume,
+        {"metadata": {"name": "v1"}, "spec": {"csi": {"driver": "d1", "volumeHandle": "i"}}},
+    )
+    counted.deliver(PersistentVolumeClaim, claim("c0", volumeName="v1"))
+
+    state, row = counted.plugin.prepare(counted.user("new", "c0")), counted.engine.table.row_of("n1")
+    assert counted.plugin.facts(state, row) == ("d1: 1 volumes attached, 1 more for this pod, at most 5",)
+
+
 @pytest.mark.parametrize(
     ("free", "reasons"),
     [

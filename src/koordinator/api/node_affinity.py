@@ -3,8 +3,10 @@
 
 from collections.abc import Iterable
 
+from koordinator.api import scalars
 from koordinator.api.affinity import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, any_term_holds
 from koordinator.api.core import Node, PodSpec
+from koordinator.api.scalars import ScalarError
 
 
 def required(spec: PodSpec) -> NodeSelector | None:
@@ -43,7 +45,15 @@ def _check(condition: NodeSelectorRequirement) -> None:
         if count:
             raise ValueError(f"{about} takes no values")
     elif operator in ("Gt", "Lt"):
-        if count != 1 or not condition.values[0].lstrip("+-").isdecimal():
-            raise ValueError(f"{about} needs one whole number")
+        if count != 1 or not _is_integer(condition.values[0]):
+            raise ValueError(f"{about} needs one whole number of at most 64 bits")
     else:
         raise ValueError(f"{about} is unknown")
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        scalars.parse_int(text)
+    except ScalarError:
+        return False
+    return True

@@ -160,7 +160,7 @@ def affinity_score(cluster: Cluster, pod: Json, feasible: Iterable[str], hard: i
     lowest, highest = min(raw.values(), default=0), max(raw.values(), default=0)
     if lowest == highest:
         return dict.fromkeys(raw, 0)
-    return {name: 100 * (score - lowest) // (highest - lowest) for name, score in raw.items()}
+    return {name: int(100 * ((score - lowest) / (highest - lowest))) for name, score in raw.items()}
 
 
 # PodTopologySpread

@@ -351,13 +351,14 @@ class InterPodAffinity(
 
 
 def normalized(sums: Scores) -> Scores:
-    """Return ⌊100·(s − min)/(max − min)⌋ of `sums` (rows,); all equal gives 0."""
+    """Return ⌊100·((s − min)/(max − min))⌋ of `sums` (rows,); all equal gives 0. In floating point, as kube-scheduler:
+    57 of 100 are 56."""
     if not sums.size:
         return sums
     lowest, highest = int(sums.min()), int(sums.max())
     if lowest == highest:
         return np.zeros(sums.size, np.int64)
-    return SCORE_MAX * (sums - lowest) // (highest - lowest)
+    return (SCORE_MAX * ((sums - lowest) / (highest - lowest))).astype(np.int64)
 
 
 NAMED_MAX = 3

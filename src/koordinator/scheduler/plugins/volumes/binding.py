@@ -28,7 +28,7 @@ from koordinator.scheduler.plugin.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, Code, PodPatch, Status, unresolvable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import (
     ShapePoint,
     check_shape,
@@ -54,14 +54,13 @@ from koordinator.scheduler.table.nodes import F64
 from koordinator.scheduler.table.pod_info import PodInfo
 
 # Bits of a reason code, in the order in which users read the reasons.
-_NO_VOLUME = 1
 _REASONS = (
-    (2, "node(s) didn't match PersistentVolume's node affinity"),
-    (4, "node(s) didn't find available persistent volumes to bind"),
-    (8, "node(s) did not have enough free storage"),
+    (1, "node(s) didn't match PersistentVolume's node affinity"),
+    (2, "node(s) didn't find available persistent volumes to bind"),
+    (4, "node(s) did not have enough free storage"),
+    (8, "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"),
 )
-_AFFINITY, _UNBOUND, _NO_SPACE = (bit for bit, _ in _REASONS)
-_VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+_AFFINITY, _UNBOUND, _NO_SPACE, _NO_VOLUME = (bit for bit, _ in _REASONS)
 
 Claims = tuple[PersistentVolumeClaim, ...]
 
@@ -151,18 +150,16 @@ class VolumeBinding(
         for claim in state.bound:
             volume = self._catalog.volume(claim.spec.volume_name)
             if volume is None:
-                return np.full(rows.size, _NO_VOLUME, np.uint16)
-            codes[~self._reaches(volume, rows)] |= _AFFINITY
+                codes[codes == 0] = _NO_VOLUME
+                break
+            codes[~self._reaches(volume, rows)] = _AFFINITY
         is_unbound, is_short = self._plan(state.unbound, rows, PodVolumes())
         codes[is_unbound] |= _UNBOUND
         codes[is_short & ~is_unbound] |= _NO_SPACE
         return codes
 
     def refusal(self, state: BindingState, code: int) -> Status:
-        if code & _NO_VOLUME:
-            return unresolvable(_VOLUME_MISSING)
-        reasons = tuple(text for bit, text in _REASONS if code & bit)
-        return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
+        return unresolvable(*(text for bit, text in _REASONS if code & bit))
 
     def facts(self, state: BindingState, row: int) -> tuple[str, ...]:
         rows = np.array([row], np.intp)
@@ -192,12 +189,13 @@ class VolumeBinding(
         fillings: "dict[str, StorageUtilization] | None" = None,
     ) -> tuple[Mask, Mask]:
         """For each claim in turn, a volume of those left or a new one. Rows where a volume is missing, and rows where
-        there is no space for one. For a single row, the work goes into `plan`; requests of existing volumes go into
+        there is no space for one: the first claim that lacks something decides, those whose node is chosen already
+        before the others. For a single row, the work goes into `plan`; requests of existing volumes go into
         `fillings`, by class."""
         is_unbound = np.zeros(rows.size, np.bool_)
         is_short = np.zeros(rows.size, np.bool_)
         taken: dict[str, Mask] = {}
-        for claim in claims:
+        for claim in sorted(claims, key=lambda claim: not self._commitments.selected_node(claim)):
             filling = None
             if fillings is not None:
                 filling = fillings.setdefault(class_of(claim), StorageUtilization.none(rows.size))
@@ -205,8 +203,9 @@ class VolumeBinding(
             if is_served.all():
                 continue
             can_make, has_space = self._provision(claim, rows)
-            is_unbound |= ~is_served & ~can_make
-            is_short |= ~is_served & can_make & ~has_space
+            is_open = ~is_served & ~is_short
+            is_short |= is_open & ~is_unbound & can_make & ~has_space
+            is_unbound |= is_open & ~can_make
             plan.dynamic.append(claim)
         return is_unbound, is_short
 
@@ -223,15 +222,16 @@ class VolumeBinding(
         is_served = np.zeros(rows.size, np.bool_)
         selected = self._commitments.selected_node(claim)
         if selected:
-            # Its volume is being made for that node.
+            # Its volume is being made for that node, and nothing else matters on others.
             is_unbound |= rows != self.handle.table.row_of(selected)
             return is_served
         for volume in self._commitments.meant_for(claim):
+            if catalog.class_of_volume(volume) != class_of(claim):
+                continue  # the volume controller may still give it
             if catalog.is_meant_for(volume, claim) and catalog.could_serve(volume, claim):
-                reaches = self._reaches(volume, rows)
-                is_unbound |= ~reaches
-                _note(plan, claim, volume, reaches, filling)
-                return np.ones(rows.size, np.bool_)
+                is_served = self._reaches(volume, rows)
+                _note(plan, claim, volume, is_served, filling)
+                return is_served  # elsewhere one can be made at most
         for volume in catalog.free_volumes(claim, self._commitments.free_volumes(class_of(claim))):
             name = volume.metadata.name
             takes = ~is_served & self._reaches(volume, rows)

@@ -34,6 +34,13 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     class_of,
     not_owned,
 )
+from koordinator.scheduler.plugins.volumes.in_tree_disks import (
+    DRIVERS,
+    Disk,
+    attached_as,
+    disks_of,
+    inline_disks,
+)
 from koordinator.scheduler.table.columns import RowChange, Rows, discard, tally_in
 from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -59,7 +66,7 @@ _NO_CLAIMS = LimitState({}, "")
 class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], RowKeeper):
     name = "NodeVolumeLimits"
     kinds = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSINode, VolumeAttachment)
-    keyed_by = (class_key_of,)
+    keyed_by = (class_key_of, inline_disks)
     wakes_for_row = True
     reads = RowChange.NODE | RowChange.PODS
     wakes_on = (
@@ -74,6 +81,8 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], Ro
         self._catalog.on_change = self._changed
         self._claims: dict[int, dict[ClaimKey, int]] = {}
         self._rows_of: dict[ClaimKey, dict[int, int]] = {}
+        self._disks: dict[int, dict[Disk, int]] = {}
+        """Row → disks that pods there name themselves → pods."""
         self._attached: dict[int, Attached] = {}
         self._attachments: dict[str, dict[str, VolumeAttachment]] = {}
         self._nodes_of: dict[str, set[str]] = {}
@@ -84,10 +93,12 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], Ro
     # A pod
 
     def prepare(self, pod: PodInfo) -> LimitState:
-        claims = claims_of(pod.pod)
-        if not claims:
+        claims, disks = claims_of(pod.pod), disks_of(pod.pod)
+        if not claims and not disks:
             return _NO_CLAIMS
         volumes: Attached = defaultdict(set)
+        for driver, handle in disks:
+            volumes[driver].add(handle)
         for use in claims:
             namespace, name = use.key
             claim = self._catalog.claim(use.key)
@@ -172,10 +183,12 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], Ro
                 claim = self._catalog.claim(key)
                 if claim is not None:
                     self._add(found, claim)
+            for driver, handle in self._disks.get(row, ()):
+                found[driver].add(handle)
             for attachment in self._attachments.get(self.handle.table.name_of(row), {}).values():
-                volume = self._catalog.volume(attachment.spec.source.persistent_volume_name or "")
-                if volume is not None and volume.spec.csi is not None:
-                    found[volume.spec.csi.driver].add(volume.spec.csi.volume_handle)
+                volume, driver = self._attached_volume(attachment), attachment.spec.attacher
+                if driver and volume is not None and volume.spec.csi is not None:
+                    found[driver].add(volume.spec.csi.volume_handle)
             self._attached[row] = found
         return found
 
@@ -183,13 +196,18 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], Ro
         """Book the volume of a claim; one that is not there yet counts once, with the driver of its class."""
         volume = self._catalog.volume(claim.spec.volume_name) if claim.spec.volume_name else None
         if volume is not None:
-            if volume.spec.csi is not None:
-                volumes[volume.spec.csi.driver].add(volume.spec.csi.volume_handle)
+            driver, handle = attached_as(volume) or ("", "")
+            if handle:
+                volumes[driver].add(handle)
             return
         storage_class = self._catalog.storage_class(class_of(claim))
         if storage_class is not None and storage_class.provisioner:
+            driver = DRIVERS.get(storage_class.provisioner, storage_class.provisioner)
             # A blank cannot be in a handle: no volume is mistaken for the claim.
-            volumes[storage_class.provisioner].add(f"claim {claim.key}")
+            volumes[driver].add(f"claim {claim.key}")
+
+    def _attached_volume(self, attachment: VolumeAttachment) -> PersistentVolume | None:
+        return self._catalog.volume(attachment.spec.source.persistent_volume_name or "")
 
     def _changed(self, old: Any, new: Any) -> None:
         """Forget what was worked out for the nodes that a change concerns."""
@@ -251,6 +269,8 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], VolumePlugin[LimitState], Ro
         for use in claims_of(pod.pod):
             tally_in(self._claims, row, use.key, change)
             tally_in(self._rows_of, use.key, row, change)
+        for disk in disks_of(pod.pod):
+            tally_in(self._disks, row, disk, change)
         self._attached.pop(row, None)
 
     def node_changed(self, row: int, node: Any) -> None:

@@ -1,0 +1,1 @@
+"""Our plugins beside those of kube-scheduler, on random cases."""
