@@ -448,3 +448,18 @@ def test_of_pods_taken_out_behind_one_that_stays_few_keys_are_kept() -> None:
     assert 0 < len(kept) <= STALE_MIN + 2
     assert heap.pop() == "first"
     assert heap.pop() is None
+
+
+def test_a_place_that_a_nominated_pod_lets_go_wakes_all_but_jobs_and_the_pod_itself() -> None:
+    queue = queue_of(waits_out=lambda info: info.uid.startswith("job"))
+    for name in ("before", "job-1", "nominated"):
+        add(queue, name)
+    for _ in range(2):
+        fail(queue, 0)
+    nominated = queue.pop(0)
+    assert nominated is not None
+
+    queue.let_go(FREED, 20)
+    queue.retry(nominated, NO, ("Waker",), 20)
+
+    assert pop_all(queue, 40) == ["before"]

@@ -180,11 +180,15 @@ class Outcomes:
             self._parts.handlers.pod_set(None, live)  # it begins anew, if the other name is ours, too
             return None
         nominations, said = self._engine.nominations, live.status.nominated_node_name
+        before = nominations.node_of(entry.pod.uid)
         if result.nominated_node is not None:
             nominations.set(entry.pod, result.nominated_node)
         elif said and not nominations.node_of(entry.pod.uid):
             nominations.set(entry.pod, said)  # it gives its place back, and the room is kept for it as before
         now_s = self._clock.now()
+        if before and before != nominations.node_of(entry.pod.uid):
+            row = self._table.row_of(before)
+            self._queue.let_go(QueueingEvent(ClusterEvent.ASSIGNED_POD_DELETED, row, entry.pod, None), now_s)
         about = (result.about.pod, result.about.class_key) if result.about is not None else None
         self._queue.retry(
             entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by, about=about

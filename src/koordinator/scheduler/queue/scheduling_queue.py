@@ -294,12 +294,23 @@ class SchedulingQueue:
                 dropped = IN_FLIGHT_EVENTS_MAX // 2
                 del self._events[:dropped]
                 self._events_dropped += dropped
+        self._move(event, now_s)
+
+    def let_go(self, event: QueueingEvent, now_s: float) -> None:
+        """Move the pods whose refusal the event can lift: one that was nominated lets its place go, as it cannot be
+        placed after all. Who brings others does not count, since making room for them would begin anew."""
+        self._move(event, now_s, but=self._policy.waits_out)
+
+    def _move(
+        self, event: QueueingEvent, now_s: float, but: Callable[[PodInfo], bool] = lambda _: False
+    ) -> None:
         self._cause = event.kind.value
         for wakeup in self._unschedulable_pods.woken_by(event):
             for uid in wakeup.uids:
                 entry = self._unschedulable.get(uid)
-                if entry is None:
-                    continue  # a gate that looks further may have woken it
+                # A gate that looks further may have woken it.
+                if entry is None or but(entry.pod):
+                    continue
                 if wakeup.blocked_by:
                     self._unschedulable_pods.discard(uid)
                     entry.also_waits_for |= {wakeup.blocked_by}
