@@ -88,3 +88,14 @@ def test_what_no_label_can_be_is_refused_instead_of_matching_all_or_none(operato
             label_selector.compile_selector(selector(operator, "x", "two words"))
     with pytest.raises(ProtocolError, match="matchLabels: '-' is no key"):
         label_selector.compile_selector(LabelSelector(match_labels={"-": "x"}))
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t"])
+def test_a_text_that_says_nothing_matches_everything(text: str) -> None:
+    assert label_selector.matches(label_selector.of_text(text), {})
+
+
+@pytest.mark.parametrize("text", [",", "a,", "a=1, ", "a,,b", "a b", "a>1"])
+def test_a_text_that_is_no_selector_is_refused(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        label_selector.matches(label_selector.of_text(text), {})

@@ -41,6 +41,11 @@ def test_an_init_step_needs_its_own_and_the_sidecars_before_it() -> None:
     assert cpu_milli(pod(containers=[container(4)], initContainers=init)) == 6000
 
 
+def test_an_init_step_says_in_what_notation_its_need_is_written() -> None:
+    of = pod(containers=[{"name": "c"}], initContainers=[container("1500m", sidecar=True), container("1e3")])
+    assert pod_resources.wire_requests(of)["cpu"] == "1001500e-3"
+
+
 def test_pod_level_requests_replace_and_overhead_adds() -> None:
     whole = pod(
         containers=[container(1)], resources={"requests": {"cpu": 3, "x.io/y": 1}}, overhead={"cpu": "250m"}
@@ -201,7 +206,7 @@ def test_kubernetes_qos_counts_only_positive_cpu_and_memory() -> None:
     whole = pod(containers=[extended], resources={"requests": full, "limits": full})
     assert qos.computed_kube(whole) is KubeQoS.GUARANTEED
     for nothing in ({}, {"requests": {}}):
-        assert qos.computed_kube(pod(containers=[equal], resources=nothing)) is KubeQoS.GUARANTEED
+        assert qos.computed_kube(pod(containers=[equal], resources=nothing)) is KubeQoS.BEST_EFFORT
 
 
 def test_the_recorded_class_wins_over_the_computed_one() -> None:
@@ -280,6 +285,18 @@ def test_the_whole_pod_is_resized_as_containers_are() -> None:
         },
     }
     assert pod_resources.wire_requests(decode.from_builtins(body, Pod)) == {"cpu": "3"}
+
+
+def test_limits_of_the_whole_pod_stay_when_none_is_applied() -> None:
+    body = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [container(1)], "resources": {"limits": {"cpu": 2}}},
+        "status": {
+            "resources": {"requests": {"cpu": 1}},
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}],
+        },
+    }
+    assert pod_resources.wire_limits(decode.from_builtins(body, Pod)) == {"cpu": "2"}
 
 
 def test_a_pod_that_has_what_it_wants_gives_its_own_list() -> None:

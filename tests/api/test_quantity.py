@@ -95,9 +95,7 @@ def test_whole_numbers_are_their_own_value(number: int) -> None:
     assert quantity.milli(quantity.text_of_milli(number)) == number
 
 
-@pytest.mark.parametrize(
-    "text", ["", ".", "+", "1e", "1E+", "Ki", "1Kib", "1 ", "١", "1e1.5", "NaN", "Infinity"]
-)
+@pytest.mark.parametrize("text", ["", "1e", "1E+", "K", "1Kib", "1 ", "١", "1e1.5", "NaN", "Infinity"])
 def test_a_text_that_is_no_quantity_is_refused_and_named(text: str) -> None:
     with pytest.raises(QuantityError) as caught:
         quantity.parse(text)
@@ -140,6 +138,10 @@ def test_huge_texts_cost_nothing() -> None:
         ("1500e3", "1500e3"),
         ("-1.5Gi", "-1536Mi"),
         ("1.", "1"),
+        ("m", "0"),
+        ("-Ki", "0"),
+        (".", "0"),
+        ("e3", "0"),
     ],
 )
 def test_canonical_texts(text: str, canonical: str) -> None:

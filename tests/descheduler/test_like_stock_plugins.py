@@ -4,6 +4,7 @@ release that Koordinator has."""
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,11 +30,11 @@ from koordinator.descheduler.plugin import (
 )
 from koordinator.descheduler.plugins.built_in import BUILT_IN
 from koordinator.descheduler.plugins.stock.default_evictor import DefaultEvictor
-from tests.descheduler.stock_plugins import program
+from tests import go_programs
 from tests.descheduler.stock_plugins.arguments import ARGUMENTS, spoiled
 from tests.descheduler.stock_plugins.cases import UNORDERED, Case, drawn
 from tests.descheduler.stock_plugins.draw import NOW_S, Draw
-from tests.go_programs import Missing
+from tests.go_programs import Ask, Missing
 from tests.searches import examples
 from tests.vectors.adapters.descheduler_plugins import drive
 
@@ -47,7 +48,7 @@ STRICTER = ("args.nodeAffinityType", "args.namespaceLabelSelector")
 """Arguments that we look at even if they have no effect."""
 CLASSES = [{"metadata": {"name": name}, "value": 7} for name in ("high", "none", "x", "5", "1h")]
 """Where a class is missing, the real plugin cannot be made."""
-Ask = Callable[[Case], dict[str, Any]]
+PROGRAM = Path(__file__).with_name("stock_plugins")
 VIEWS: dict[type[Object], str] = {
     Node: "nodes",
     Pod: "pods",
@@ -61,10 +62,10 @@ VIEWS: dict[type[Object], str] = {
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
     try:
-        path = program.provide()
+        path = go_programs.provide(PROGRAM, "descheduler", "the plugins of the Kubernetes descheduler")
     except Missing as missing:
         pytest.skip(str(missing))
-    with program.answering(path) as found:
+    with go_programs.answering(path) as found:
         yield found
 
 

@@ -50,7 +50,7 @@ def of_text(text: str) -> LabelSelector:
     """Return the selector that a text such as `pool=general,zone in (a,b),!spot` is. Raises: ProtocolError."""
     found: list[LabelSelectorRequirement] = []
     at = 0
-    while at < len(text):
+    while text.strip() and at <= len(text):
         match = _REQUIREMENT.match(text, at)
         if match is None or (match.end() < len(text) and text[match.end()] != ","):
             raise ProtocolError("", "labelSelector", f"{text!r} is no label selector")

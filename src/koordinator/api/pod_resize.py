@@ -40,7 +40,9 @@ def counted_spec(pod: Pod) -> PodSpec:
     if whole is not None and status.resources is not None:
         most = _counted(whole, status.resources, status.allocated_resources, is_infeasible)
         whole = _with_amounts(
-            whole, _of_names(most.requests, whole.requests), _of_names(most.limits, whole.limits)
+            whole,
+            _of_names(most.requests, whole.requests),
+            _of_names(most.limits or whole.limits, whole.limits),  # none applied: those that are wanted
         )
 
     def counted(container: Container) -> ResourceRequirements:

@@ -167,7 +167,7 @@ def _with_init_containers(total: Amounts, init_containers: list[Container]) -> A
         if is_sidecar(container):
             need = sidecars = resource_list.add(sidecars, own)
         else:
-            need = resource_list.add(sidecars, own)
+            need = resource_list.add(own, sidecars)
         steps = resource_list.maximum(steps, need)
     return resource_list.maximum(resource_list.add(total, sidecars), steps)
 

@@ -73,11 +73,11 @@ def kube(pod: Pod) -> KubeQoS:
 def computed_kube(pod: Pod) -> KubeQoS:
     """Return the Kubernetes QoS by requests and limits of cpu and memory.
 
-    Amounts that are not positive do not count; pod-level resources, where some are given, replace those of the
+    Amounts that are not positive do not count; pod-level resources, even where none is given, replace those of the
     containers.
     """
     whole = pod.spec.resources
-    if whole is not None and (whole.requests or whole.limits):
+    if whole is not None:
         parts = [whole]
     else:
         parts = [container.resources for container in _containers(pod)]

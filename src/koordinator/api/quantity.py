@@ -147,10 +147,10 @@ def parse(text: str) -> Quantity:
     if len(text) > _TEXT_MAX_CHARS:
         raise QuantityError(text, f"longer than {_TEXT_MAX_CHARS} characters")
     form = _FORM.fullmatch(text)
-    if form is None or not (form["whole"] or form["part"]):
+    if form is None or not text:
         raise QuantityError(text)
     part = form["part"] or ""
-    mantissa = int(form["whole"] + part)
+    mantissa = int(form["whole"] + part or "0")  # no digit at all, as in `m`, is none of them
     suffix = form["suffix"] or ""
     if suffix in _BINARY:
         family = Family.BINARY

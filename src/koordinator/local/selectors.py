@@ -34,7 +34,8 @@ _TOKEN = re.compile(r"\s*(?:(==|=|!=|!|\(|\)|,|<|>)|([^\s=!(),<>]+))")
 _END = ""
 _BINARY = ("=", "==", "!=", "in", "notin", "<", ">")
 _BINARY_NAMES = "in, notin, =, ==, !=, gt, lt"
-_INT64 = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INT64_MAX = 2**63 - 1
 
 
 @lru_cache(4096)
@@ -113,7 +114,7 @@ class _Parser:
         token = self._peek()
         if token == ")":
             self._take()
-            return values
+            return {"": None}
         if not (_is_word(token) or token == ","):
             raise SelectorError(f"found '{token}', expected: ',', ')' or identifier")
         while True:
@@ -159,11 +160,7 @@ def _check_key(key: str) -> None:
 
 def _requirement(key: str, operator: str, values: list[str]) -> LabelTest:
     values.sort()  # the API server keeps them in a sorted set: indexes in errors follow it
-    if operator in ("in", "notin") and not values:
-        raise SelectorError(
-            "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty"
-        )
-    if operator in ("<", ">") and not _INT64.fullmatch(values[0]):
+    if operator in ("<", ">") and not _is_integer(values[0]):
         reason = "for 'Gt', 'Lt' operators, the value must be an integer"
         raise SelectorError(f'values[0]: Invalid value: "{values[0]}": {reason}')
     for i, value in enumerate(values):
@@ -189,7 +186,7 @@ def _test(key: str, operator: str, values: list[str]) -> LabelTest:
 
 
 def _is_integer(text: str | None) -> bool:
-    return text is not None and _INT64.fullmatch(text) is not None
+    return text is not None and bool(_INTEGER.fullmatch(text)) and -_INT64_MAX - 1 <= int(text) <= _INT64_MAX
 
 
 # Field selectors
