@@ -297,8 +297,8 @@ class SchedulingQueue:
         self._move(event, now_s)
 
     def let_go(self, event: QueueingEvent, now_s: float) -> None:
-        """Move the pods whose refusal the event can lift: one that was nominated lets its place go, as it cannot be
-        placed after all. Who brings others does not count, since making room for them would begin anew."""
+        """Move the pods whose refusal the event can lift: a nominated pod lets its place go, for it cannot be placed
+        after all. Pods that bring others stay, since making room for them would begin anew."""
         self._move(event, now_s, but=self._policy.waits_out)
 
     def _move(
