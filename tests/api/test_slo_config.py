@@ -48,7 +48,8 @@ def test_a_wrong_type_spoils_the_whole_key() -> None:
         ("resourceDiffThreshold", 0.0, 0.01),
         ("cpuReclaimThresholdPercent", -1, 150),
         ("midCPUThresholdPercent", 101, 100),
-        ("metricMemoryCollectPolicy", "", "anything"),
+        ("metricMemoryCollectPolicy", "", "usageWithPageCache"),
+        ("metricMemoryCollectPolicy", "anything", "usageWithHotPageCache"),
     ],
 )
 def test_a_value_out_of_range_is_named(member: str, bad: object, good: object) -> None:
