@@ -367,7 +367,7 @@ def test_whatever_happens_nothing_that_is_lent_is_given_twice(seed: int, restart
 def test_whatever_happens_cards_that_are_taken_over_are_given_once() -> None:
     async def lives() -> int:
         count = 0
-        for seed, restart_at in ((0, None), (1, 13), (2, None), (3, 55)):
+        for seed, restart_at in ((1, 13), (3, 55), (9, None), (10, None)):
             life = await live(FencingLife, seed, restart_at)
             assert isinstance(life, FencingLife)
             count += len(life.taken_over)

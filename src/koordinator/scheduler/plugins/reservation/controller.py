@@ -98,8 +98,8 @@ class ReservationBook:
         return known
 
     def on_node(self, name: str) -> Sequence[ReservationKey]:
-        """Return the reservations that were placed on a node, ended ones included."""
-        return tuple(self._on_node.get(name, ()))
+        """Return the reservations that were placed on a node, by name, ended ones included."""
+        return sorted(self._on_node.get(name, ()))
 
     def owners(self, reservation: Reservation) -> list[OwnerPod]:
         """Return the pods on the reservation's node that name it, and who was there and used it up."""

@@ -162,7 +162,9 @@ class CandidatePods(RowKeeper):
         self._known[pod.uid] = kept
         self.version += 1
         if not was_known and self.on_change is not None:
-            wanted = self._waiting if marked else {uid for each in numbers for uid in self._uids[each]}
+            wanted = (
+                self._waiting if marked else sorted({uid for each in numbers for uid in self._uids[each]})
+            )
             self.on_change(wanted)
 
     def _drop(self, row: int, uid: str) -> bool:
