@@ -121,8 +121,8 @@ WIDGETS = widgets()
         ({"parts": [{}]}, ["spec.parts[0].name: Required value"]),
         ({"extra": {"a": 1}}, ['spec.extra.a: Invalid value: "integer": spec.extra.a in body must be of type string: "integer"']),
         ({"one": {"a": "x"}}, []),
-        ({"one": {}}, ['spec.one: Invalid value: "": spec.one in body must validate one and only one schema (oneOf). Found none valid']),
-        ({"one": {"a": "x", "b": "y"}}, ['spec.one: Invalid value: "": spec.one in body must validate one and only one schema (oneOf). Found 2 valid alternatives']),
+        ({"one": {}}, ['<nil>: Invalid value: "": "spec.one" must validate one and only one schema (oneOf). Found none valid', "spec.one.a: Required value"]),
+        ({"one": {"a": "x", "b": "y"}}, ['<nil>: Invalid value: "": "spec.one" must validate one and only one schema (oneOf). Found 2 valid alternatives']),
     ],
 )  # fmt: skip
 def test_values(spec: Json, expected: list[str]) -> None:
@@ -184,6 +184,156 @@ def test_defaults_are_filled_in_also_inside_lists() -> None:
 
 def test_null_counts_as_missing_where_there_is_a_default() -> None:
     assert WIDGETS.default(widget(color=None))["spec"]["color"] == "red"
+
+
+def of(spec: Json, scale: Json | None = None) -> CustomSchema:
+    properties = {"size": {"type": "integer"}, **spec}
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
+    return CustomSchema(WIDGETS.resource, schema, scale)
+
+
+def test_null_goes_where_it_is_not_allowed_and_nothing_stands_for_it() -> None:
+    inner = {"type": "object", "properties": {"a": {"type": "string"}}}
+    schema = of(
+        {
+            "gone": {"type": "string"},
+            "kept": {"type": "string", "nullable": True},
+            "given": {"type": "string", "default": "x"},
+            "map": {"type": "object", "additionalProperties": {"type": "string"}},
+            "list": {"type": "array", "items": inner},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        }
+    )
+    spec = {"gone": None, "kept": None, "given": None, "map": {"a": None, "b": "c"}, "free": {"a": None}}
+    decoded, warnings = schema.decode(widget(**spec, list=[{"a": None}]), "Strict")
+
+    assert warnings == []
+    assert schema.default(decoded)["spec"] == {
+        "size": 1,
+        "kept": None,
+        "given": "x",
+        "map": {"b": "c"},
+        "list": [{}],
+        "free": {"a": None},
+    }
+
+
+def test_parts_that_stay_are_not_measured_by_a_stricter_schema() -> None:
+    keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}
+    item = {
+        "type": "object",
+        "required": ["k"],
+        "properties": {"k": {"type": "string"}, "n": {"type": "integer", "maximum": 1}},
+    }
+    schema = of(
+        {
+            "a": {"type": "string", "maxLength": 1},
+            "map": {"type": "object", "additionalProperties": {"type": "integer", "maximum": 1}},
+            "keyed": {"type": "array", "items": item, **keyed},
+            "plain": {"type": "array", "items": item},
+            "all": {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}},
+                "allOf": [{"properties": {"x": {"maximum": 1}}}],
+            },
+        }
+    )
+    old = widget(a="long", map={"x": 5}, keyed=[{"k": "a", "n": 5}], plain=[{"k": "a", "n": 5}], all={"x": 5})
+    new = widget(
+        a="long",
+        map={"x": 5, "y": 6},
+        keyed=[{"k": "b", "n": 6}, {"k": "a", "n": 5}],
+        plain=[{"k": "a", "n": 5}, {"k": "b"}],
+        all={"x": 5, "z": 1},
+    )
+    big = "should be less than or equal to 1"
+
+    assert texts(schema.validate(new, old)) == [
+        f"spec.map.y: Invalid value: 6: spec.map.y in body {big}",
+        f"spec.keyed[0].n: Invalid value: 6: spec.keyed[0].n in body {big}",
+        f"spec.plain[0].n: Invalid value: 5: spec.plain[0].n in body {big}",
+        f"spec.all.x: Invalid value: 5: spec.all.x in body {big}",
+        '<nil>: Invalid value: "": "spec.all" must validate all the schemas (allOf). None validated',
+    ]
+    assert texts(schema.validate(old, deepcopy(old))) == []
+
+
+def test_items_that_were_there_twice_before_may_stay_so() -> None:
+    schema = of({"set": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}})
+
+    assert texts(schema.validate(widget(set=["a", "a"]), widget(set=["b"]))) == [
+        'spec.set[1]: Duplicate value: "a"'
+    ]
+    assert texts(schema.validate(widget(set=["a", "a"]), widget(set=["b", "b"]))) == []
+
+
+def test_objects_in_objects_have_a_kind_and_metadata() -> None:
+    schema = of(
+        {
+            "one": {
+                "type": "object",
+                "x-kubernetes-embedded-resource": True,
+                "x-kubernetes-preserve-unknown-fields": True,
+            },
+            "many": {"type": "array", "items": {"type": "object", "x-kubernetes-embedded-resource": True}},
+        }
+    )
+    meta = {"name": "x", "labels": {"a b": "c"}, "strange": 1}
+    body = widget(
+        one={"kind": "Pod!", "metadata": meta}, many=[{"apiVersion": "", "kind": "Pod", "spec": {}}]
+    )
+    decoded, warnings = schema.decode(body, "Warn")
+
+    assert warnings == ['unknown field "spec.many[0].spec"', 'unknown field "spec.one.metadata.strange"']
+    told = texts(schema.validate(decoded, None))
+    assert [text.partition(": ")[0] for text in told] == [
+        "spec.one.apiVersion",
+        "spec.one.kind",
+        "spec.one.metadata.labels",
+        "spec.many[0].apiVersion",
+    ]
+    with pytest.raises(BadRequest, match=r"spec.one.kind: Invalid value: 1: must be a string"):
+        schema.decode(widget(one={"kind": 1}), "Warn")
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({}, []),
+        ({"replicas": 3}, []),
+        ({"replicas": 3.0}, []),
+        ({"replicas": -1}, [".spec.replicas: Invalid value: -1: should be a non-negative integer"]),
+        (
+            {"replicas": 2**31},
+            [".spec.replicas: Invalid value: 2147483648: should be less than or equal to 2147483647"],
+        ),
+        (
+            {"replicas": "a"},
+            [
+                ".spec.replicas: Invalid value: 0: .spec.replicas accessor error: a is of the type string, expected int64"
+            ],
+        ),
+    ],
+)
+def test_replicas_of_a_scale_subresource_are_numbers(spec: Json, told: list[str]) -> None:
+    scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+    schema = of({"replicas": {"x-kubernetes-preserve-unknown-fields": True}}, scale)
+
+    assert texts(schema.validate(widget(**spec), None)) == told
+
+
+def test_whole_numbers_are_compared_with_whole_bounds() -> None:
+    schema = of(
+        {"n": {"type": "number", "minimum": 0.5, "maximum": 2.5}, "m": {"type": "number", "multipleOf": 0.5}}
+    )
+
+    assert texts(schema.validate(widget(n=0), None)) == []
+    assert texts(schema.validate(widget(n=0.25, m=1.5), None)) == [
+        "spec.n: Invalid value: 0.25: spec.n in body should be greater than or equal to 0.5"
+    ]
+    assert texts(schema.validate(widget(m=1), None)) == [
+        "spec.m: Invalid value: 1: factor MultipleOf declared for spec.m must be positive: 0"
+    ]
 
 
 def test_a_stricter_schema_does_not_block_updates_of_metadata() -> None:

@@ -369,6 +369,14 @@ def _readable(schema: Any, field: str) -> list[StatusCause]:
     return causes
 
 
+def scale_of(crd: Json, version: str) -> Json | None:
+    """Return the paths of a version's scale subresource, if it has one."""
+    versions = (crd.get("spec") or {}).get("versions") or ()
+    found: Json = next((each for each in versions if each.get("name") == version), {})
+    scale: Json | None = (found.get("subresources") or {}).get("scale")
+    return scale
+
+
 def resources_of(crd: Json) -> list[tuple[Resource, Json]]:
     """Return the served versions of a definition, each with its schema; names that are missing are empty."""
     spec = crd.get("spec") or {}

@@ -5,7 +5,7 @@ Source: Kubernetes, "Validation rules"; texts are those of the API server.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -188,7 +188,8 @@ def _names_old(node: SyntaxNode) -> bool:
 
 
 class _Rule(msgspec.Struct, frozen=True):
-    text: str
+    shown: str
+    """What stands for the rule in errors: its message, or else its text."""
     program: cel.Program
     message: str
     message_program: cel.Program | None
@@ -225,7 +226,8 @@ def compile_rules(schema: Json) -> Validate | None:
 
     def validate(obj: Json, old: Json | None) -> list[StatusCause]:
         run = _Run()
-        run.walk(tree, obj, _MISSING if old is None else old, "")
+        before = _MISSING if old is None else old
+        run.walk(tree, obj, _Older(before, before, None, is_root=True), "")
         return run.causes
 
     return validate
@@ -260,9 +262,9 @@ def _rule(rule: Json) -> _Rule | None:
     names = ("self", "oldSelf")
     try:
         return _Rule(
-            text=text,
             program=cel.compile_expression(text, names),
-            message=rule.get("message") or f"failed rule: {text.strip()}",
+            shown=(rule.get("message") or text).strip(),
+            message=(rule.get("message") or "").strip() or f"failed rule: {text.strip()}",
             message_program=cel.compile_expression(message, names) if message else None,
             reason=rule.get("reason") or "FieldValueInvalid",
             path=rule.get("fieldPath") or "",
@@ -273,6 +275,29 @@ def _rule(rule: Json) -> _Rule | None:
         return None  # stored before rules were evaluated; every write of the definition says what is wrong
 
 
+class _Older(NamedTuple):
+    """What a part was: `for_rules` is the value of `oldSelf`, `value` what ratcheting compares with (or `_MISSING`);
+    `nearest` is the nearest part above it that has an older state, with that."""
+
+    for_rules: Any
+    value: Any
+    nearest: tuple[Any, Any] | None
+    is_root: bool = False
+
+    def below(self, holder: Any, for_rules: Any, value: Any) -> "_Older":
+        """Return the same for a part of `holder`."""
+        has_none = self.is_root or self.value is _MISSING
+        return _Older(for_rules, value, self.nearest if has_none else (holder, self.value))
+
+    def is_same(self, value: Any) -> bool:
+        """Return whether the update leaves the part as it was; a whole object never is: its metadata differs."""
+        if self.is_root:
+            return False
+        if self.value is not _MISSING:
+            return bool(value == self.value)
+        return self.nearest is not None and bool(self.nearest[0] == self.nearest[1])
+
+
 class _Run:
     """One object on its way through the rules."""
 
@@ -281,40 +306,46 @@ class _Run:
         self._budget = cel.Budget(BUDGET)
         self._is_over = False
 
-    def walk(self, node: _Node, value: Any, old: Any, path: str) -> None:
-        """Check the rules of a part and of all below it; `old` is what it was, or `_MISSING`."""
+    def walk(self, node: _Node, value: Any, old: _Older, path: str) -> None:
+        """Check the rules of a part and of all below it."""
         if value is None or self._is_over:
             return
         if node.rules:
             self._ask(node, value, old, path)
         if isinstance(value, dict):
-            was = old if isinstance(old, dict) else {}
-            for name, below in node.properties.items():
-                if name in value:
-                    self.walk(below, value[name], was.get(name, _MISSING), f"{path}.{name}" if path else name)
-            if node.values is not None:
-                for name, item in value.items():
-                    self.walk(node.values, item, was.get(name, _MISSING), f"{path}[{name}]")
+            self._walk_object(node, value, old, path)
         elif isinstance(value, list) and node.items is not None:
-            known = _by_key(old, node.keys)
+            known, seen = _by_key(old.for_rules, node.keys), _by_key(old.value, node.keys)
             for index, item in enumerate(value):
-                before = known.get(_key_of(item, node.keys or []), _MISSING) if known else _MISSING
+                key = _key_of(item, node.keys or [])
+                before = old.below(value, known.get(key, _MISSING), seen.get(key, _MISSING))
                 self.walk(node.items, item, before, f"{path}[{index}]")
 
-    def _ask(self, node: _Node, value: Any, old: Any, path: str) -> None:
-        has_old = old is not _MISSING and old is not None
-        is_same = has_old and (old is value or old == value)
+    def _walk_object(self, node: _Node, value: Json, old: _Older, path: str) -> None:
+        was = old.for_rules if isinstance(old.for_rules, dict) else {}
+        seen = old.value if isinstance(old.value, dict) else {}
+        for name, below in node.properties.items():
+            if name in value:
+                before = old.below(value, was.get(name, _MISSING), seen.get(name, _MISSING))
+                self.walk(below, value[name], before, f"{path}.{name}" if path else name)
+        if node.values is not None:
+            for name, item in value.items():
+                before = old.below(value, was.get(name, _MISSING), seen.get(name, _MISSING))
+                self.walk(node.values, item, before, f"{path}[{name}]")
+
+    def _ask(self, node: _Node, value: Any, old: _Older, path: str) -> None:
+        has_old = old.for_rules is not _MISSING and old.for_rules is not None
         scope: Json = {}
         for rule in node.rules:
             if rule.uses_old and not rule.takes_none and not has_old:
                 continue
-            if is_same and not rule.uses_old:
-                continue
             try:
                 if not scope:
-                    scope = _scope(node, value, old, has_old=has_old)
+                    scope = _scope(node, value, old.for_rules, has_old=has_old)
                 asked = {**scope, "oldSelf": _optional(scope, has_old)} if rule.takes_none else scope
-                if rule.program(asked, self._budget) is not True:
+                if rule.program(asked, self._budget) is True:
+                    continue
+                if rule.uses_old or not old.is_same(value):
                     self._failed(rule, node, value, path, self._message(rule, asked))
             except cel.OutOfBudget:
                 self._is_over = True
@@ -322,8 +353,7 @@ class _Run:
                 self.causes.append(errors.invalid(path or "<nil>", node.kind, detail))
                 return
             except cel.EvaluationError as error:
-                detail = f"{error} evaluating rule: {rule.text.strip()}"
-                self.causes.append(errors.invalid(path or "<nil>", node.kind, detail))
+                self.causes.append(errors.invalid(path or "<nil>", node.kind, _error_text(rule, error)))
 
     def _message(self, rule: _Rule, scope: Json) -> str:
         """Return the rule's message; what the expression for it cannot say in one line, the plain one does."""
@@ -335,26 +365,31 @@ class _Run:
             raise
         except cel.EvaluationError:
             return rule.message
-        is_good = isinstance(said, str) and said.strip() and "\n" not in said and len(said) <= MESSAGE_MAX
-        return str(said) if is_good else rule.message
+        text = said.strip() if isinstance(said, str) else ""
+        return text if text and "\n" not in text and len(text) <= MESSAGE_MAX else rule.message
 
     def _failed(self, rule: _Rule, node: _Node, value: Any, path: str, message: str) -> None:
         field = (path + rule.path).lstrip(".") or "<nil>"
-        is_plain = not isinstance(value, dict | list) and not rule.path
+        shown = "" if node.kind in ("object", "array") else f": {errors.shown(value)}"
         match rule.reason:
             case "FieldValueRequired":
                 text = f"Required value: {message}"
             case "FieldValueForbidden":
                 text = f"Forbidden: {message}"
             case "FieldValueDuplicate":
-                text = f"Duplicate value: {errors.shown(value if is_plain else node.kind)}"
+                text = f"Duplicate value{shown}"
             case _:
-                text = (
-                    f"Invalid value: {errors.shown(value)}: {message}"
-                    if is_plain
-                    else f"Invalid value: {message}"
-                )
+                text = f"Invalid value{shown}: {message}"
         self.causes.append(StatusCause(reason=rule.reason, message=text, field=field))
+
+
+def _error_text(rule: _Rule, error: cel.EvaluationError) -> str:
+    if error.reason.startswith("no such overload"):
+        return (
+            f"'{error}': call arguments did not match a supported operator, function or macro signature for rule: "
+            f"{rule.shown}"
+        )
+    return f"{error} evaluating rule: {rule.shown}"
 
 
 def _scope(node: _Node, value: Any, old: Any, *, has_old: bool) -> Json:
