@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 INT: Json = {"type": "integer"}
 TEXT: Json = {"type": "string", "maxLength": 200}
-PATH = "spec.versions[0].schema.openAPIV3Schema.properties[spec]"
+PATH = "spec.validation.openAPIV3Schema.properties[spec]"
 
 
 def obj(properties: Json, **more: Any) -> Json:

@@ -84,7 +84,12 @@ def _cause(reason: str, field: str, message: str) -> StatusCause:
 
 def shown(value: Any) -> str:
     """Return a value as the API server quotes it: JSON, with text in double quotes."""
-    return msgspec.json.encode(value).decode()
+    text = msgspec.json.encode(value).decode()
+    return text.translate(_HTML) if isinstance(value, dict | list) else text
+
+
+_HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+"""Go escapes these in the JSON of anything but a text."""
 
 
 def invalid_object(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Invalid:

@@ -153,8 +153,15 @@ _MAY_BE_EMPTY = frozenset(
         ("LabelSelectorRequirement", "operator"),  # the pod checks have their own words
         ("NodeSelectorRequirement", "operator"),
         ("CustomResourceDefinitionSpec", "versions"),
+        ("CustomResourceColumnDefinition", "jsonPath"),
+        ("CustomResourceColumnDefinition", "name"),
+        ("CustomResourceColumnDefinition", "type"),
         ("CustomResourceDefinitionNames", "kind"),
         ("CustomResourceDefinitionNames", "plural"),
+        ("CustomResourceSubresourceScale", "specReplicasPath"),
+        ("CustomResourceSubresourceScale", "statusReplicasPath"),
+        ("SelectableField", "jsonPath"),
+        ("ValidationRule", "rule"),
         ("ScaleSpec", "replicas"),
         ("PolicyRule", "verbs"),  # their checks have their own words
         ("HTTPIngressPath", "pathType"),

@@ -16,7 +16,11 @@ DecodeMeta = Callable[[Any, list[str]], Any]
 
 
 class NotEmbedded(Exception):
-    """A part that should be an object is none; holds what is wrong."""
+    """A part that should be an object is none."""
+
+    def __init__(self, field: str, value: Any, detail: str) -> None:
+        self.cause = errors.invalid(field, value, detail)
+        super().__init__(f"{field}: {self.cause.message}")
 
 
 def _parts(schema: Json) -> tuple[dict[str, Json], Json | None, Json | None]:
@@ -99,7 +103,7 @@ def compile_decoder(schema: Json, decode_meta: DecodeMeta) -> Decode | None:
         for name, item in value.items():
             at = f"{path}.{name}".lstrip(".")
             if is_embedded and name in ("apiVersion", "kind") and not isinstance(item, str):
-                raise NotEmbedded(f"{at}: Invalid value: {errors.shown(item)}: must be a string")
+                raise NotEmbedded(at, item, "must be a string")
             if is_embedded and name == "metadata":
                 found[name] = _metadata(item, at, unknown, decode_meta)
             elif name in below:
@@ -116,6 +120,6 @@ def _metadata(value: Any, path: str, unknown: list[str], decode_meta: DecodeMeta
     try:
         found = decode_meta(value, told)
     except decode.Undecodable as error:
-        raise NotEmbedded(f"{path}: Invalid value: {errors.shown(value)}: {error}") from error
+        raise NotEmbedded(path, value, str(error)) from error
     unknown += [f"{path}.{name.removeprefix('metadata.')}" for name in told]
     return found

@@ -341,7 +341,7 @@ class CustomSchema:
             return causes
         if any(cause.reason in _BLOCKING for cause in causes):
             return [*causes, rules.UNCHECKED]
-        return causes + self._ask_rules(obj, old)
+        return causes + self._ask_rules(obj, old, "")
 
     def _troubles(self, obj: Json, old: Json | None) -> list[Trouble]:
         found = self._check(obj)
