@@ -161,6 +161,9 @@ _MAY_BE_EMPTY = frozenset(
         ("CustomResourceSubresourceScale", "specReplicasPath"),
         ("CustomResourceSubresourceScale", "statusReplicasPath"),
         ("SelectableField", "jsonPath"),
+        ("MatchCondition", "expression"),
+        ("MatchCondition", "name"),
+        ("ValidatingAdmissionPolicyBindingSpec", "validationActions"),
         ("ValidationRule", "rule"),
         ("ScaleSpec", "replicas"),
         ("PolicyRule", "verbs"),  # their checks have their own words
