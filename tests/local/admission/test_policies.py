@@ -87,6 +87,13 @@ HEAD = "configmaps \"c\" is forbidden: ValidatingAdmissionPolicy 'p' with bindin
             "expression 'object.data.zz == '9'' resulted in error: no such key: zz",
         ),
         (
+            {
+                "matchConditions": [{"name": "m", "expression": "namespaceObject.metadata.name == 'vap'"}],
+                **only("true"),
+            },
+            "expression 'namespaceObject.metadata.name == 'vap'' resulted in error: no such key: metadata",
+        ),
+        (
             only("[1, 2, 3].all(x, x < 3)"),
             "failed expression: [1, 2, 3].all(x, x < 3)",
         ),

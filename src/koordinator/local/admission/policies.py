@@ -259,7 +259,8 @@ def _evaluated(policy: _Policy, scope: Json) -> list[_Failure]:
     failures: list[_Failure] = []
     for condition in policy.conditions:
         try:
-            if condition.program(scope, budget) is not True:
+            # Match conditions know nothing of the namespace, though they may speak of it.
+            if condition.program({**scope, "namespaceObject": None}, budget) is not True:
                 return []
         except cel.EvaluationError as error:
             failures.append(_Failure(_error_text(condition, error)))
