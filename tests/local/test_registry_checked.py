@@ -16,6 +16,7 @@ from tests.local.registry_builders import NOW_S, create, definition, pod
 
 CRDS = "apiextensions.k8s.io/v1"
 MANAGED_BY = WriteOptions(field_manager="kubectl")
+WIDGET_SCHEMA = {"openAPIV3Schema": {"type": "object", "properties": {"size": {"type": "integer"}}}}
 
 
 def checked() -> ObjectRegistry:
@@ -263,3 +264,20 @@ async def test_string_data_of_a_secret_becomes_data_however_it_is_written() -> N
         resource, "default", "web", {"metadata": {"name": "web"}, "stringData": {"x": "y"}}
     )
     assert (replaced.obj["data"], replaced.obj["type"]) == ({"x": "eQ=="}, "Opaque")
+
+
+async def test_refusals_of_custom_objects_are_worded_as_the_api_server_words_them() -> None:
+    api = checked()
+    await create(api, "customresourcedefinitions", definition(schema=WIDGET_SCHEMA), api_version=CRDS)
+    widgets = api.resolve("example.com", "v1", "widgets")
+    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "one"}, "size": 1}
+    made = (await api.create(widgets, "default", widget, MANAGED_BY)).obj
+    assert [entry["fieldsV1"] for entry in made["metadata"]["managedFields"]] == [{"f:size": {}}]
+
+    with pytest.raises(errors.Invalid, match=r"resourceVersion: Invalid value: 0: must be specified"):
+        await api.update(widgets, "default", "one", widget)
+    strict = WriteOptions(field_validation="Strict")
+    with pytest.raises(errors.Invalid, match=r'unknown field "colour"'):
+        await api.patch(widgets, "default", "one", {"colour": "red"}, PatchType.MERGE, strict)
+    with pytest.raises(errors.NotFound, match=r'widgets\.example\.com "one" not found'):
+        api.get(widgets, "default", "one", "status")

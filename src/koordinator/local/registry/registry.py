@@ -97,7 +97,7 @@ class ObjectRegistry:
 
     def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> ObjectRecord:
         kind, resource = self._find(resource)
-        self._check_subresource(resource, subresource)
+        self._check_subresource(kind, resource, name, subresource)
         record = self._stored(kind, resource, namespace, name)
         if subresource == "scale":
             assert kind.scale_paths is not None, resource
@@ -220,7 +220,7 @@ class ObjectRegistry:
         subresource: str = "",
     ) -> ObjectRecord:
         kind, resource = self._find(resource)
-        self._check_subresource(resource, subresource)
+        self._check_subresource(kind, resource, name, subresource)
         if subresource == "scale":
             metadata.check_named(metadata.of(obj), name)
             return await self._scale(kind, resource, namespace, name, lambda _: obj, options)
@@ -244,7 +244,7 @@ class ObjectRegistry:
         subresource: str = "",
     ) -> ObjectRecord:
         kind, resource = self._find(resource)
-        self._check_subresource(resource, subresource)
+        self._check_subresource(kind, resource, name, subresource)
         if subresource == "scale":
             change = self._patch_function(resource, patch, patch_type, options, subresource)
             return await self._scale(kind, resource, namespace, name, change, options)
@@ -376,9 +376,9 @@ class ObjectRegistry:
         elif is_gone and kind.is_terminating:
             self.definitions.thinned(kind.resource.group, kind.resource.plural)
 
-    def _check_subresource(self, resource: Resource, subresource: str) -> None:
+    def _check_subresource(self, kind: ServedKind, resource: Resource, name: str, subresource: str) -> None:
         if subresource and subresource not in resource.subresources:
-            raise refusals.not_served()
+            raise refusals.not_found(resource, name) if kind.is_custom else refusals.not_served()
 
     # Delete
 
