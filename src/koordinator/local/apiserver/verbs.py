@@ -212,7 +212,7 @@ def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
                     f"json: cannot unmarshal {word_of(value)} into Go struct field .{name} of type string"
                 ),
             )
-    if not kind and _is_custom(resource):
+    if not kind and is_custom(resource):
         raise errors.BadRequest(
             f"the object provided is unrecognized (must be of type {resource.kind}): "
             f"Object 'Kind' is missing in '{bodies.summary(body)}'"
@@ -230,7 +230,8 @@ def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
     obj["kind"], obj["apiVersion"] = resource.kind, resource.api_version
 
 
-def _is_custom(resource: Resource) -> bool:
+def is_custom(resource: Resource) -> bool:
+    """Return whether a definition of a user's, by its group, is what serves these objects."""
     return "." in resource.group and not resource.group.endswith(".k8s.io")
 
 
