@@ -34,7 +34,7 @@ from koordinator.local.apiserver.extras import (
 from koordinator.local.apiserver.pod_streams import NoStreams, PodStreams, container_of, pod_log
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer, WatchRequest
 from koordinator.local.apiserver.tls import ServerTls
-from koordinator.local.apiserver.verbs import Verbs, is_custom, metadata_only
+from koordinator.local.apiserver.verbs import Verbs, metadata_only
 from koordinator.local.apiserver.watching import Watches
 from koordinator.local.authorization.rbac import Authorizer, MastersOnly
 from koordinator.local.openapi import OpenApi
@@ -352,11 +352,8 @@ class Requests:
             return await self._exec(call)
         if name in _STREAMS and not call.resource.group:
             raise _no_streams(target)
-        if name not in call.resource.subresources and is_custom(call.resource):
-            of = call.resource
-            raise errors.not_found(of.qualified, target.name, group=of.group, kind=of.plural)
         if name not in call.resource.subresources or (call.resource.namespaced and not target.namespace):
-            raise errors.NotFound(_UNKNOWN)
+            raise self._verbs.missing_subresource(call)
         if name in _CONNECTED:
             if method != "POST":
                 raise not_allowed()

@@ -127,6 +127,13 @@ class Verbs:
         )
         return calls.answer(answer, status=201)
 
+    def missing_subresource(self, call: ResourceCall) -> errors.NotFound:
+        """A kind has no such subresource: of custom kinds the API server says that there is no such object."""
+        of = call.resource
+        if _is_custom(of):
+            return errors.not_found(of.qualified, call.target.name, group=of.group, kind=of.plural)
+        return errors.NotFound("the server could not find the requested resource")
+
     def _exists(self, call: ResourceCall) -> bool:
         try:
             self._backend.get(call.resource, call.target.namespace, call.target.name)
@@ -212,7 +219,7 @@ def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
                     f"json: cannot unmarshal {word_of(value)} into Go struct field .{name} of type string"
                 ),
             )
-    if not kind and is_custom(resource):
+    if not kind and _is_custom(resource):
         raise errors.BadRequest(
             f"the object provided is unrecognized (must be of type {resource.kind}): "
             f"Object 'Kind' is missing in '{bodies.summary(body)}'"
@@ -230,8 +237,7 @@ def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
     obj["kind"], obj["apiVersion"] = resource.kind, resource.api_version
 
 
-def is_custom(resource: Resource) -> bool:
-    """Return whether a definition of a user's, by its group, is what serves these objects."""
+def _is_custom(resource: Resource) -> bool:
     return "." in resource.group and not resource.group.endswith(".k8s.io")
 
 

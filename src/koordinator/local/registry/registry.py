@@ -101,7 +101,8 @@ class ObjectRegistry:
         record = self._stored(kind, resource, namespace, name)
         if subresource == "scale":
             assert kind.scale_paths is not None, resource
-            return ObjectRecord(scale.of(record.obj, kind.scale_paths), record.version)
+            scale_of = scale.of_custom if kind.is_custom else scale.of
+            return ObjectRecord(scale_of(record.obj, kind.scale_paths), record.version)
         return kind.shown(record, resource)
 
     def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList:
@@ -299,7 +300,8 @@ class ObjectRegistry:
                     "UPDATE", resource, (namespace, name), wanted, current, options, "scale"
                 )
             if kind.table.get(namespace, name) is old:
-                obj = kind.shown(ObjectRecord(scale.scaled(old.obj, wanted, paths), 0), resource).obj
+                obj = scale.scaled(old.obj, wanted, paths, is_custom=kind.is_custom)
+                obj = kind.shown(ObjectRecord(obj, 0), resource).obj
                 record = await self._replace(kind, resource, old, obj, options, "")
                 return ObjectRecord(scale.of(record.obj, paths), record.version)
         raise refusals.conflict(resource, name)

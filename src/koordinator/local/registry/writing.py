@@ -59,8 +59,7 @@ class Decoder:
         if patch_type in (None, PatchType.APPLY):
             decoded, warnings = schema.decode(obj, options.field_validation)
         else:
-            # Unknown fields are a bad request, but for custom kinds a bad patch.
-            is_strict = options.field_validation == "Strict" and not self._catalog.is_custom(resource)
+            is_strict = options.field_validation == "Strict"
             try:
                 decoded, warnings = schema.decode(obj, "Ignore" if is_strict else options.field_validation)
             except errors.BadRequest as error:
@@ -330,9 +329,8 @@ class ObjectWriter:
         version = metadata.name_of(meta, "resourceVersion")
         if version in ("", "0"):
             if not kind.facts.blind_update:
-                # The API server prints the missing version in hexadecimal, but for custom kinds.
-                shown_as = "0" if kind.is_custom else "0x0"
-                why = f"Invalid value: {shown_as}: must be specified for an update"
+                # The API server prints the missing version as Go prints the number in hexadecimal.
+                why = "Invalid value: 0x0: must be specified for an update"
                 cause = StatusCause(reason="FieldValueInvalid", field="metadata.resourceVersion", message=why)
                 raise fields.invalid_kind(resource.group, resource.plural, name, [cause])
         elif version != old_meta["resourceVersion"]:
