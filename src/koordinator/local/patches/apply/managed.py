@@ -286,7 +286,7 @@ def ownable(fields: Node | None, resource: Resource, subresource: str) -> Node |
     """Return the part of a set that a writer of this (sub)resource can own."""
     fields = without_below(fields, _UNOWNED)
     meta = (fields or {}).get("f:metadata")
-    if fields and meta is not None and SELF in meta:
+    if fields and meta is not None and is_member(meta):
         inner = {key: node for key, node in meta.items() if key != SELF}
         fields = {key: node for key, node in fields.items() if key != "f:metadata"}
         if inner:
