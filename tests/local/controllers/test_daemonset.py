@@ -206,7 +206,9 @@ def test_nodes_may_come_and_go_and_be_relabelled_and_there_is_one_pod_where_one_
             await asyncio.sleep(rng.choice([0.0, 0.1, 1.0]))
         await asyncio.sleep(20)
 
-        assert await nodes_with_pods(world) == sorted(name for name, wanted in alive.items() if wanted)
+        # Pods of nodes that are gone are left to the pod garbage collector.
+        left = [name for name in await nodes_with_pods(world) if name in alive]
+        assert left == sorted(name for name, wanted in alive.items() if wanted)
 
     run(controllers(), scenario)
 

@@ -61,7 +61,7 @@ def test_pods_come_one_after_the_other_with_names_that_stay() -> None:
         assert (status.current_replicas, status.updated_replicas) == (3, 3)
         assert status.current_revision == status.update_revision == labels["controller-revision-hash"]
         messages = [event.message for event in await events_of(world, "SuccessfulCreate")]
-        assert "create Pod web-0 in StatefulSet web successful" in messages
+        assert "Create Pod web-0 in StatefulSet web successful" in messages
 
         await world.cluster.delete(Pod, "web-1", "default")
         await asyncio.sleep(5)
@@ -196,7 +196,7 @@ def test_each_pod_has_its_own_claim_which_outlives_it_by_default() -> None:
         claim = await world.cluster.get(PersistentVolumeClaim, "data-web-1", "default")
         assert claim.metadata.labels == LABELS
         messages = [event.message for event in await events_of(world, "SuccessfulCreate")]
-        assert "create Claim data-web-0 Pod web-0 in StatefulSet web success" in messages
+        assert "Create Claim data-web-0 Pod web-0 in StatefulSet web success" in messages
 
         await edit(world, StatefulSet, replicas=0)
         await asyncio.sleep(10)

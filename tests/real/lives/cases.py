@@ -146,7 +146,7 @@ def _replicaset(draw: Draw) -> Life:
 
 def _statefulset(draw: Draw) -> Life:
     kind = "StatefulSet"
-    partition = draw.some(partition=(0, 1, 2, 3), maxUnavailable=(1, 2, "50%"))
+    partition = draw.some(partition=(0, 1, 2, 3))
     claims = [{"metadata": {"name": "data"}, "spec": _claim()}]
     spec = {
         **{"replicas": draw.randint(0, 4), "selector": _selector(), "template": template(), "serviceName": "web"},
@@ -205,7 +205,7 @@ def _daemonset(draw: Draw, life: str = "") -> Life:
     kind = "DaemonSet"
     rolling = draw.choice(({"maxSurge": 1, "maxUnavailable": 0}, {"maxUnavailable": 2}, {"maxUnavailable": "50%"}, {}))
     strategy = draw.choice(({"type": "OnDelete"}, {"rollingUpdate": rolling}, {"rollingUpdate": rolling}, {}))
-    pod = {"nodeSelector": {"life": "$LIFE"}}
+    pod = {"nodeSelector": {"life": "$LIFE", **({"part": "one"} if draw.seldom() else {})}}
     if draw.often():
         pod["tolerations"] = draw.choice(
             ([{"key": "dedicated", "operator": "Exists"}], [{"operator": "Exists", "effect": "NoExecute"}])
@@ -214,9 +214,13 @@ def _daemonset(draw: Draw, life: str = "") -> Life:
     spec |= draw.some(minReadySeconds=(1,), revisionHistoryLimit=(0, 1))
     taints = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 
+    def noticed(step: Step) -> Step:
+        """The real controller does not look at nodes where nothing is to be done, and its status stays behind."""
+        return ["all", step, ["wait", 0.5], ["patch", kind, "web", {"metadata": {"labels": {"touch": str(draw.random())}}}]]
+
     def taint() -> Step:
         taint = {"key": draw.choice(("dedicated", "else")), "effect": draw.choice(taints)}
-        return ["node", draw.choice("abc"), {"spec": {"taints": draw.choice(([taint], [taint], None))}}]
+        return noticed(["node", draw.choice("abc"), {"spec": {"taints": draw.choice(([taint], [taint], None))}}])
 
     def rules() -> Step:
         fate = draw.choice(("run", "ready", "fail 1", "hold"))
@@ -236,13 +240,11 @@ def _daemonset(draw: Draw, life: str = "") -> Life:
             lambda: ["delete pod", draw.randint(0, 5)],
             lambda: ["label pod", draw.randint(0, 5), {"app": draw.choice(("other", "web"))}],
             lambda: ["linger", draw.often()],
-            lambda: ["node", draw.choice("abc"), {"metadata": {"labels": {"life": draw.choice(("$LIFE", "other"))}}}],
-            lambda: ["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often()}}],
-            lambda: ["delete node", draw.choice("abc")],
+            lambda: noticed(["node", draw.choice("abc"), {"metadata": {"labels": {"part": draw.choice(("one", "other"))}}}]),
+            lambda: noticed(["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often()}}]),
         ),
     ]
-    if draw.seldom():
-        steps.append(_leave(kind, draw))
+    steps.append(draw.choice((noticed(["delete node", draw.choice("abc")]), _leave(kind, draw))))
     return {"looks": ["Pod", "DaemonSet", "ControllerRevision"], "steps": steps}
 
 
@@ -333,7 +335,6 @@ def _disruption(draw: Draw) -> Life:
             lambda: ["kubelet", []],
             lambda: ["linger", draw.often()],
             lambda: ["create", alone],
-            lambda: ["create", body_of("PodDisruptionBudget", "second", {**budget, "minAvailable": 1, "maxUnavailable": None})],
             lambda: ["patch", "PodDisruptionBudget", "web", {"spec": {"selector": {"matchLabels": {"app": draw.choice(("web", "no"))}}}}],
             lambda: ["delete pod", draw.randint(0, 5)],
         ),

@@ -16,8 +16,9 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import strictly
-from koordinator.local.cluster import ClusterOptions, LocalCluster
+from koordinator.local.cluster import ClusterOptions, LocalCluster, install
 from koordinator.simulate import virtual_time
+from tests.local.controllers.fake_kubelet import pinned_node
 from tests.real.lives.look import Looker, Seen
 from tests.real.lives.stage import Kubelet, Stage, view_of
 
@@ -110,6 +111,9 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
             await cluster.delete(Node, f"{namespace}-{letter}")
         case ["silent", letter]:
             kubelet.silent.add(f"{namespace}-{letter}")
+        case ["all", *steps]:
+            for one in steps:
+                await _act(stage, kubelet, namespace, one)
         case _:
             raise ValueError(step)
 
@@ -138,7 +142,14 @@ def _nth(stage: Stage, namespace: str, number: int) -> str:
     ]
     if not alive:
         raise errors.NotFound("no pod lives")
-    alive.sort(key=lambda pod: pod.metadata.labels.get("apps.kubernetes.io/pod-index", ""))
+    alive.sort(
+        key=lambda pod: (
+            pod.metadata.labels.get("apps.kubernetes.io/pod-index", ""),
+            pod.spec.containers[0].image,
+            pod.status.phase,
+            pinned_node(pod),
+        )
+    )
     return alive[number % len(alive)].metadata.name
 
 
@@ -183,6 +194,7 @@ def on_ours(life: Life, quiet_s: float = QUIET_S) -> list[Seen]:
 
         with strictly():
             async with asyncio.TaskGroup() as group:
+                await install(cluster)
                 before = asyncio.all_tasks()
                 up._start_controllers(group)
                 factory.start(group)

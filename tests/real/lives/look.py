@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from koordinator.cluster.events import COMBINED_PREFIX
 from koordinator.cluster.protocol import Cluster
 
 Json = dict[str, Any]
@@ -32,9 +33,11 @@ PATHS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "Node": "/api/v1/nodes",
 }
+HASHED = ("ReplicaSet", "ControllerRevision")
 _DRAWN = "bcdfghjklmnpqrstvwxz2456789"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _SUFFIX = re.compile(rf"-[{_DRAWN}]{{5}}(?![a-z0-9-])")
+_SELECTOR = re.compile(r" \(selector: .*? found to be unmanaged.*|were found to be unmanaged.*")
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ADDRESS = re.compile(r"\b10\.\d+\.\d+\.\d+\b")
 _DROPPED = ("uid", "resourceVersion", "managedFields", "creationTimestamp", "selfLink")
@@ -49,7 +52,7 @@ class Looker:
 
     async def look(self) -> Seen:
         raw: dict[str, list[Json]] = {}
-        for kind in (*self._kinds, "Event"):
+        for kind in {*self._kinds, "Event", *HASHED}:
             params = {"labelSelector": f"life={self._namespace}"} if kind == "Node" else {}
             found = await self._cluster.request("GET", PATHS[kind].format(self._namespace), None, params)
             raw[kind] = found["items"]
@@ -57,8 +60,8 @@ class Looker:
             for item in items:
                 self._learn(kind, item)
         seen: Seen = defaultdict(list)
-        for kind, items in raw.items():
-            for item in items:
+        for kind in (*self._kinds, "Event"):
+            for item in raw[kind]:
                 if item["metadata"]["name"] not in ("kube-root-ca.crt",):
                     name, body = self._steady(kind, item)
                     if body not in seen[name] or kind != "Event":
@@ -82,8 +85,7 @@ class Looker:
             item = {
                 "about": f"{about['kind']} {about['name']}",
                 **{name: item[name] for name in ("type", "reason")},
-                "message": re.sub(r"\d+", "N", self._text(item["message"])),
-                "by": (item.get("source") or {}).get("component") or item.get("reportingComponent"),
+                "message": self._message(item["message"]),
             }
         text = _TIME.sub("TIME", self._text(json.dumps(item)))
         body: Json = json.loads(text)
@@ -94,6 +96,10 @@ class Looker:
         body |= {"apiVersion": "", "kind": ""}
         name = self._text(meta["generateName"] + "*" if meta.get("generateName") else meta["name"])
         return f"{kind} {name}", _without_empty(_sorted_parts(kind, body))
+
+    def _message(self, text: str) -> str:
+        text = _SELECTOR.sub("", self._text(text)).removeprefix(COMBINED_PREFIX)
+        return re.sub(r"\d+", "N", text).rstrip()
 
     def _text(self, text: str) -> str:
         for found, name in self._hashes.items():
@@ -109,6 +115,10 @@ def _template_name(template: Json) -> str:
 
 def _sorted_parts(kind: str, body: Json) -> Json:
     """Lists whose order means nothing in order."""
+    for path in API_SERVERS:
+        of, part, name = path.split(".")
+        if of == kind:
+            body.get(part, {}).pop(name, None)
     for owner in body["metadata"].get("ownerReferences", []):
         owner.pop("uid", None)
     status = body.get("status")
@@ -122,11 +132,25 @@ def _sorted_parts(kind: str, body: Json) -> Json:
             for part in ("addresses", "notReadyAddresses"):
                 if part in subset:
                     subset[part] = _counted(subset[part])
+            subset["ports"] = _counted(subset.get("ports", []))
     if kind == "Pod":
         _forget_requests(body)
+    if kind in ("EndpointSlice", "ReplicaSet"):
+        body["metadata"].pop("generation")  # how often it changed on the way
+    if kind == "Node":
+        for path in ("status.daemonEndpoints", "metadata.annotations"):
+            part, _, name = path.partition(".")
+            body[part].pop(name, None)
     for template in (body, body.get("spec", {}), body.get("data", {}).get("spec", {})):
         template.get("template", {}).get("spec", {}).pop("enableServiceLinks", None)
     return body
+
+
+API_SERVERS = (
+    *("DaemonSet.metadata.annotations", "ControllerRevision.metadata.annotations"),
+    *("Job.metadata.labels", "Job.spec.manualSelector"),
+)
+"""What the API server fills in, and other tests compare."""
 
 
 def _forget_requests(pod: Json) -> None:
@@ -134,11 +158,21 @@ def _forget_requests(pod: Json) -> None:
     spec = pod["spec"]
     for name in ("nodeName", "serviceAccount", "enableServiceLinks"):
         spec.pop(name, None)
-    pod["metadata"].get("labels", {}).pop("topology.kubernetes.io/zone", None)
+    for name in ("topology.kubernetes.io/zone", "pod-template-generation"):
+        pod["metadata"].get("labels", {}).pop(name, None)
+    for term in _required_terms(spec):
+        for field in term.get("matchFields", []):
+            field["values"] = ["NODE"]  # which one of several goes first is left to chance
     spec["volumes"] = [each for each in spec.get("volumes", []) if "kube-api-access" not in each["name"]]
     for container in spec["containers"]:
         mounts = container.get("volumeMounts", [])
         container["volumeMounts"] = [each for each in mounts if "kube-api-access" not in each["name"]]
+
+
+def _required_terms(spec: Json) -> list[Json]:
+    affinity = spec.get("affinity", {}).get("nodeAffinity", {})
+    terms: list[Json] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return terms
 
 
 def _without_empty(value: Any) -> Any:

@@ -342,8 +342,15 @@ def counts(
         ready_replicas=sum(one.status.ready_replicas for one in every),
         available_replicas=available,
         unavailable_replicas=max(rollout.wanted(every) - available, 0),
+        terminating_replicas=_terminating(every),
         conditions=with_condition(deployment.status.conditions, condition),
     )
+
+
+def _terminating(sets: Sequence[ReplicaSet]) -> int | None:
+    """Pods of all ReplicaSets that are stopping; None while one that was looked at does not tell."""
+    told = [one.status.terminating_replicas for one in sets if one.status.observed_generation]
+    return None if None in told else sum(count or 0 for count in told)
 
 
 def rolling(

@@ -319,15 +319,15 @@ class StatefulSetController(ControllerLoop):
             name = body["metadata"]["name"]
             if self._claims.get(name, namespace) is not None:
                 continue
-            what = f"Claim {name} Pod {pod} in StatefulSet"
+            what = f"Claim {name}"
             try:
                 await self._cluster.create(PersistentVolumeClaim, body, namespace)
             except errors.AlreadyExists:
                 continue
             except errors.ApiError as error:
-                self._record_event(obj, "create", what, error)
+                self._record_event(obj, "create", f"{what} for Pod {pod} in StatefulSet", error)
                 raise
-            self._record_event(obj, "create", what)
+            self._record_event(obj, "create", f"{what} Pod {pod} in StatefulSet")
 
     def _has_stale_claim(self, obj: StatefulSet, ordinal: int) -> bool:
         """Return whether a claim of a pod to be made still belongs to its predecessor, and will go with that."""
@@ -371,7 +371,7 @@ class StatefulSetController(ControllerLoop):
     def _record_event(
         self, obj: StatefulSet, verb: str, what: str, error: errors.ApiError | None = None
     ) -> None:
-        where = f"{verb} {what} {obj.metadata.name}"
+        where = f"{verb.capitalize()} {what} {obj.metadata.name}"
         if error is None:
             done = "success" if what.startswith("Claim") else "successful"
             self._events.normal(obj, f"Successful{verb.capitalize()}", f"{where} {done}")
