@@ -97,7 +97,13 @@ def test_pods_without_a_workload_do_not_count_under_a_percentage_and_the_budget_
 
 def test_pods_of_a_workload_that_nobody_knows_allow_nothing_and_the_counts_stay() -> None:
     async def scenario(world: World) -> None:
-        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "gone", "uid": "u", "controller": True}
+        owner = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "name": "gone",
+            "uid": "u",
+            "controller": True,
+        }
         await add_pods(world, 3, owner)
         await add_budget(world, minAvailable="50%")
 

@@ -32,7 +32,12 @@ def life_of(name: str, seed: int) -> Life:
 
 
 def body_of(kind: str, name: str, spec: Json | None = None, **metadata: Any) -> Json:
-    groups = {"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1"}
+    groups = {
+        "Deployment": "apps/v1",
+        "ReplicaSet": "apps/v1",
+        "StatefulSet": "apps/v1",
+        "DaemonSet": "apps/v1",
+    }
     groups |= {"Job": "batch/v1", "CronJob": "batch/v1", "PodDisruptionBudget": "policy/v1"}
     body = {"apiVersion": groups.get(kind, "v1"), "kind": kind, "metadata": {"name": name, **metadata}}
     return body if spec is None else {**body, "spec": spec}
@@ -88,14 +93,17 @@ def _deployment(draw: Draw) -> Life:
     deployment = "Deployment"
 
     def pause() -> Step:
-        return ["patch", deployment, "web", {"spec": {"paused": draw.often()}}]
+        return ["patch", deployment, "web", {"spec": {"paused": draw.often() or None}}]
 
     def annotate() -> Step:
-        notes = {"kubernetes.io/change-cause": f"cause {draw.randint(1, 3)}", "other": str(draw.randint(1, 2))}
+        notes = {
+            "kubernetes.io/change-cause": f"cause {draw.randint(1, 3)}",
+            "other": str(draw.randint(1, 2)),
+        }
         return ["patch", deployment, "web", {"metadata": {"annotations": notes, "labels": {"own": "1"}}}]
 
     def new_strategy() -> Step:
-        return ["patch", deployment, "web", {"spec": {"minReadySeconds": draw.randint(0, 2)}}]
+        return ["patch", deployment, "web", {"spec": {"minReadySeconds": draw.randint(0, 2) or None}}]
 
     steps = [
         *([_kubelet(draw)] if draw.seldom() else []),
@@ -149,7 +157,12 @@ def _statefulset(draw: Draw) -> Life:
     partition = draw.some(partition=(0, 1, 2, 3))
     claims = [{"metadata": {"name": "data"}, "spec": _claim()}]
     spec = {
-        **{"replicas": draw.randint(0, 4), "selector": _selector(), "template": template(), "serviceName": "web"},
+        **{
+            "replicas": draw.randint(0, 4),
+            "selector": _selector(),
+            "template": template(),
+            "serviceName": "web",
+        },
         **draw.some(
             podManagementPolicy=("Parallel", "OrderedReady"),
             updateStrategy=({"type": "OnDelete"}, *[{"rollingUpdate": partition}] * 3),
@@ -187,7 +200,12 @@ def _statefulset(draw: Draw) -> Life:
             lambda: ["delete pod", draw.randint(0, 5)],
             lambda: ["label pod", draw.randint(0, 5), {"app": draw.choice(("other", "web"))}],
             lambda: ["linger", draw.often()],
-            lambda: ["patch", kind, "web", {"spec": {"updateStrategy": {"rollingUpdate": {"partition": draw.randint(0, 3)}}}}],
+            lambda: [
+                "patch",
+                kind,
+                "web",
+                {"spec": {"updateStrategy": {"rollingUpdate": {"partition": draw.randint(0, 3)}}}},
+            ],
             lambda: ["patch", kind, "web", {"spec": {"ordinals": {"start": draw.randint(0, 2)}}}],
         ),
     ]
@@ -203,7 +221,9 @@ def _claim() -> Json:
 
 def _daemonset(draw: Draw, life: str = "") -> Life:
     kind = "DaemonSet"
-    rolling = draw.choice(({"maxSurge": 1, "maxUnavailable": 0}, {"maxUnavailable": 2}, {"maxUnavailable": "50%"}, {}))
+    rolling = draw.choice(
+        ({"maxSurge": 1, "maxUnavailable": 0}, {"maxUnavailable": 2}, {"maxUnavailable": "50%"}, {})
+    )
     strategy = draw.choice(({"type": "OnDelete"}, {"rollingUpdate": rolling}, {"rollingUpdate": rolling}, {}))
     pod = {"nodeSelector": {"life": "$LIFE", **({"part": "one"} if draw.seldom() else {})}}
     if draw.often():
@@ -216,11 +236,18 @@ def _daemonset(draw: Draw, life: str = "") -> Life:
 
     def noticed(step: Step) -> Step:
         """The real controller does not look at nodes where nothing is to be done, and its status stays behind."""
-        return ["all", step, ["wait", 0.5], ["patch", kind, "web", {"metadata": {"labels": {"touch": str(draw.random())}}}]]
+        return [
+            "all",
+            step,
+            ["wait", 0.5],
+            ["patch", kind, "web", {"metadata": {"labels": {"touch": str(draw.random())}}}],
+        ]
 
     def taint() -> Step:
         taint = {"key": draw.choice(("dedicated", "else")), "effect": draw.choice(taints)}
-        return noticed(["node", draw.choice("abc"), {"spec": {"taints": draw.choice(([taint], [taint], None))}}])
+        return noticed(
+            ["node", draw.choice("abc"), {"spec": {"taints": draw.choice(([taint], [taint], None))}}]
+        )
 
     def rules() -> Step:
         fate = draw.choice(("run", "ready", "fail 1", "hold"))
@@ -240,7 +267,13 @@ def _daemonset(draw: Draw, life: str = "") -> Life:
             lambda: ["delete pod", draw.randint(0, 5)],
             lambda: ["label pod", draw.randint(0, 5), {"app": draw.choice(("other", "web"))}],
             lambda: ["linger", draw.often()],
-            lambda: noticed(["node", draw.choice("abc"), {"metadata": {"labels": {"part": draw.choice(("one", "other"))}}}]),
+            lambda: noticed(
+                [
+                    "node",
+                    draw.choice("abc"),
+                    {"metadata": {"labels": {"part": draw.choice(("one", "other"))}}},
+                ]
+            ),
             lambda: noticed(["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often()}}]),
         ),
     ]
@@ -266,7 +299,7 @@ def _job(draw: Draw) -> Life:
         spec |= {"completionMode": "Indexed", "completions": draw.randint(1, 4)}
         spec["parallelism"] = draw.choice((1, 2, spec["completions"]))
         if spec["template"]["spec"]["restartPolicy"] == "Never" and draw.often():
-            spec["backoffLimitPerIndex"] = draw.randint(0, 1)
+            spec |= {"backoffLimitPerIndex": draw.randint(0, 1), "backoffLimit": draw.choice((3, 100))}
             spec |= draw.some(maxFailedIndexes=(0, 1, 2))
         if draw.seldom():
             rule = draw.some(succeededIndexes=("0", "0-1", "1"), succeededCount=(1,))
@@ -335,7 +368,12 @@ def _disruption(draw: Draw) -> Life:
             lambda: ["kubelet", []],
             lambda: ["linger", draw.often()],
             lambda: ["create", alone],
-            lambda: ["patch", "PodDisruptionBudget", "web", {"spec": {"selector": {"matchLabels": {"app": draw.choice(("web", "no"))}}}}],
+            lambda: [
+                "patch",
+                "PodDisruptionBudget",
+                "web",
+                {"spec": {"selector": {"matchLabels": {"app": draw.choice(("web", "no"))}}}},
+            ],
             lambda: ["delete pod", draw.randint(0, 5)],
         ),
     ]
@@ -345,7 +383,10 @@ def _disruption(draw: Draw) -> Life:
 def _service(draw: Draw) -> Life:
     owner = draw.choice(("ReplicaSet", "StatefulSet", "Deployment"))
     pod = template()
-    pod["spec"]["containers"][0]["ports"] = [{"name": "http", "containerPort": 8080}, {"name": "dns", "containerPort": 53, "protocol": "UDP"}]
+    pod["spec"]["containers"][0]["ports"] = [
+        {"name": "http", "containerPort": 8080},
+        {"name": "dns", "containerPort": 53, "protocol": "UDP"},
+    ]
     spec: Json = {"replicas": draw.randint(0, 4), "selector": _selector(), "template": pod}
     if owner == "StatefulSet":
         spec |= {"serviceName": "web", "podManagementPolicy": "Parallel"}
@@ -368,7 +409,12 @@ def _service(draw: Draw) -> Life:
     )
     notes = draw.some(**{"service.kubernetes.io/topology-mode": ("Auto",), "mine": ("1",)})
     labels = draw.some(team=("a",))
-    alone = body_of("Pod", "alone", {**pod["spec"], "hostname": "alone", "subdomain": draw.choice(("web", "no"))}, labels={"app": "web"})
+    alone = body_of(
+        "Pod",
+        "alone",
+        {**pod["spec"], "hostname": "alone", "subdomain": draw.choice(("web", "no"))},
+        labels={"app": "web"},
+    )
     steps = [
         ["create", body_of("Service", "web", service, annotations=notes, labels=labels)],
         ["create", body_of(owner, "web", spec)],
@@ -378,13 +424,22 @@ def _service(draw: Draw) -> Life:
             lambda: _scale(owner, draw, 4),
             lambda: ["kubelet", [{"do": draw.choice(("run", "hold", "bind")), "below": draw.randint(1, 4)}]],
             lambda: ["kubelet", []],
-            lambda: ["kubelet", [{"do": draw.choice(("succeed", "fail 1")), "below": 2}]] if owner != "StatefulSet" else ["kubelet", []],
+            lambda: (
+                ["kubelet", [{"do": draw.choice(("succeed", "fail 1")), "below": 2}]]
+                if owner != "StatefulSet"
+                else ["kubelet", []]
+            ),
             lambda: ["linger", draw.often()],
             lambda: ["create", alone],
             lambda: ["patch", "Service", "web", {"spec": {"ports": some_ports()}}],
-            lambda: ["patch", "Service", "web", {"spec": {"publishNotReadyAddresses": draw.often()}}],
+            lambda: ["patch", "Service", "web", {"spec": {"publishNotReadyAddresses": draw.often() or None}}],
             lambda: ["patch", "Service", "web", {"metadata": {"labels": {"team": draw.choice(("b", None))}}}],
-            lambda: ["patch", "Service", "web", {"spec": {"selector": draw.choice(({"app": "web"}, {"app": "no"}, None))}}],
+            lambda: [
+                "patch",
+                "Service",
+                "web",
+                {"spec": {"selector": draw.choice(({"app": "web"}, {"app": "no"}, None))}},
+            ],
             lambda: ["label pod", draw.randint(0, 5), {"app": draw.choice(("other", "web"))}],
             lambda: ["delete pod", draw.randint(0, 5)],
             lambda: ["delete", "Service", "web", "Background"],
@@ -411,8 +466,18 @@ def _owners(draw: Draw) -> Life:
     steps += _acts(
         draw,
         draw.randint(2, 5),
-        lambda: ["delete", "ConfigMap", draw.choice(names), draw.choice(("Foreground", "Background", "Orphan"))],
-        lambda: ["delete", "ConfigMap", draw.choice(names), draw.choice(("Foreground", "Background", "Orphan"))],
+        lambda: [
+            "delete",
+            "ConfigMap",
+            draw.choice(names),
+            draw.choice(("Foreground", "Background", "Orphan")),
+        ],
+        lambda: [
+            "delete",
+            "ConfigMap",
+            draw.choice(names),
+            draw.choice(("Foreground", "Background", "Orphan")),
+        ],
         lambda: ["patch", "ConfigMap", draw.choice(names), {"metadata": {"finalizers": None}}],
         lambda: ["patch", "ConfigMap", draw.choice(names), {"metadata": {"ownerReferences": None}}],
     )
@@ -445,7 +510,12 @@ def _quota(draw: Draw) -> Life:
             draw,
             draw.randint(2, 5),
             lambda: ["kubelet", [{"do": draw.choice(("succeed", "run")), "below": draw.randint(1, 4)}]],
-            lambda: ["patch", "ResourceQuota", "limit", {"spec": {"hard": {"pods": str(draw.randint(1, 8))}}}],
+            lambda: [
+                "patch",
+                "ResourceQuota",
+                "limit",
+                {"spec": {"hard": {"pods": str(draw.randint(1, 8))}}},
+            ],
             lambda: ["create", body_of("Service", f"s{draw.randint(0, 3)}", {"ports": [{"port": 80}]})],
             lambda: ["create", body_of("ConfigMap", f"m{draw.randint(0, 3)}")],
             lambda: ["delete pod", draw.randint(0, 5)],
@@ -476,7 +546,8 @@ def _nodes(draw: Draw) -> Life:
         *_acts(
             draw,
             draw.randint(3, 6),
-            *[lambda: ["node ready", draw.choice("abc"), draw.choice(("True", "False", "False", "Unknown"))]] * 4,
+            *[lambda: ["node ready", draw.choice("abc"), draw.choice(("True", "False", "False", "Unknown"))]]
+            * 4,
             lambda: ["node", draw.choice("abc"), {"spec": {"taints": draw.choice(([taint], [taint], None))}}],
             lambda: ["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often()}}],
             lambda: ["wait", 6],

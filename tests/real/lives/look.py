@@ -171,7 +171,9 @@ def _forget_requests(pod: Json) -> None:
 
 def _required_terms(spec: Json) -> list[Json]:
     affinity = spec.get("affinity", {}).get("nodeAffinity", {})
-    terms: list[Json] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    terms: list[Json] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get(
+        "nodeSelectorTerms", []
+    )
     return terms
 
 

@@ -155,7 +155,9 @@ class Kubelet:
 
     def _wanted(self, pod: core.Pod) -> str:
         labels, annotations = pod.metadata.labels, pod.metadata.annotations
-        place = labels.get("apps.kubernetes.io/pod-index", labels.get("batch.kubernetes.io/job-completion-index"))
+        place = labels.get(
+            "apps.kubernetes.io/pod-index", labels.get("batch.kubernetes.io/job-completion-index")
+        )
         before = int(
             annotations.get("batch.kubernetes.io/job-index-failure-count", self._order[pod.metadata.uid])
         )
@@ -232,4 +234,3 @@ def view_of(kind: str) -> type[Object]:
     """The view of a kind of the groups that lives are about."""
     found = next(each for each in kinds.BUILT_IN if each.kind == kind and each.group != "events.k8s.io")
     return kinds.view_of(found)
-

@@ -237,7 +237,10 @@ SLICE_MAX = 100
 CONTROLLER = "endpointslice-controller.k8s.io"
 SAME_NODE = "PreferSameNode"
 NEAR = ("PreferClose", "PreferSameZone", SAME_NODE)
-TOPOLOGY_MODE, AWARE_HINTS = "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"
+TOPOLOGY_MODE, AWARE_HINTS = (
+    "service.kubernetes.io/topology-mode",
+    "service.kubernetes.io/topology-aware-hints",
+)
 """With `Auto`, hints are shared out by the zones' CPUs there; here there are none."""
 
 Zone = Callable[[str], str | None]

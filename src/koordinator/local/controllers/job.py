@@ -40,12 +40,8 @@ class JobController:
         self._events = events
         self._jobs = factory.informer(Job)
         reconcile = pod_control.reporting_bad_input(events, self._jobs, self._reconcile)
-        self._controller: Controller[Key] = Controller(
-            "jobs", reconcile, workers=WORKERS, retries=RETRIES
-        )
-        self._strays: Controller[Key] = Controller(
-            "pods of deleted jobs", self._free_stray, retries=RETRIES
-        )
+        self._controller: Controller[Key] = Controller("jobs", reconcile, workers=WORKERS, retries=RETRIES)
+        self._strays: Controller[Key] = Controller("pods of deleted jobs", self._free_stray, retries=RETRIES)
         self._pods: Children[Job, Pod] = Children(
             cluster, factory, self._jobs, Pod, self._controller, batch_s=BATCH_S
         )
@@ -171,9 +167,12 @@ class JobController:
         self._record_event(job, status)
 
     async def _act(self, job: Job, plan: BatchJobPlan, *, may_manage: bool) -> None:
+        # Pods that are stopped are counted already: without their finalizer they would be forgotten.
+        refused = await self._control.delete_all(job, plan.kill)
+        if refused is not None:
+            raise refused
         failures = [await self._release(job, plan.count), await self._drop(job, plan.drop)]
         if may_manage:
-            failures.append(await self._control.delete_all(job, plan.kill))
             failures.append(await self._create(job, plan.create))
         error = next((failure for failure in failures if failure is not None), None)
         if error is not None:
