@@ -63,6 +63,7 @@ from koordinator.local.controllers.resource_quota import ResourceQuotaController
 from koordinator.local.controllers.role_aggregation import RoleAggregationController
 from koordinator.local.controllers.service_addresses import LoadBalancerController
 from koordinator.local.controllers.statefulset import StatefulSetController
+from koordinator.local.controllers.volume_protection import VolumeProtectionController
 from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
@@ -362,6 +363,7 @@ class LocalCluster:
             PodGarbageCollector(cluster, factory),
             DisruptionController(cluster, factory, events),
             VolumeController(cluster, factory, events),
+            VolumeProtectionController(cluster, factory),
             ResourceClaimController(cluster, factory, events),
             RoleAggregationController(cluster, factory),
             ResourceQuotaController(factory, resources, self.registry.recount_quota),

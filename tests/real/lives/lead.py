@@ -51,7 +51,17 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await _tidy_up(stage.cluster, kubelet, namespace)
     return seen
+
+
+async def _tidy_up(cluster: Cluster, kubelet: Kubelet, namespace: str) -> None:
+    """What is left would keep the controllers busy."""
+    with contextlib.suppress(errors.ApiError):
+        await cluster.delete(Namespace, namespace)
+    for node in kubelet.nodes:
+        with contextlib.suppress(errors.ApiError):
+            await cluster.delete(Node, node)
 
 
 async def _set_up(cluster: Cluster, namespace: str, nodes: int) -> None:

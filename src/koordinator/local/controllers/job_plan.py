@@ -121,7 +121,6 @@ def plan(
     kill: list[Pod] = []
     create: list[NewJobPod] = []
     waits: list[float] = []
-    wait_s: float | None = None
     if verdict is not None:
         (drop if verdict.is_success else kill).extend(facts.active)
     elif may_manage:
@@ -134,8 +133,7 @@ def plan(
     staying = [pod for pod in facts.active if pod.metadata.uid not in leaving]
     status = msgspec.structs.replace(
         status,
-        # As upstream: a Job that waits to make pods tells of none.
-        active=len(staying) if wait_s is None else 0,
+        active=len(staying),
         ready=sum(pod_health.is_ready(pod) for pod in staying),
         terminating=facts.terminating + len(drop) + len(kill),
     )
