@@ -48,6 +48,7 @@ from koordinator.local.controllers.daemonset import DaemonSetController
 from koordinator.local.controllers.deployment import DeploymentController
 from koordinator.local.controllers.disruption import DisruptionController
 from koordinator.local.controllers.endpoints import EndpointsController
+from koordinator.local.controllers.ephemeral_volumes import EphemeralVolumeController
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.job import JobController
 from koordinator.local.controllers.namespace import NamespaceContentsController, NamespaceController
@@ -364,6 +365,7 @@ class LocalCluster:
             DisruptionController(cluster, factory, events),
             VolumeController(cluster, factory, events),
             VolumeProtectionController(cluster, factory),
+            EphemeralVolumeController(cluster, factory, events),
             ResourceClaimController(cluster, factory, events),
             RoleAggregationController(cluster, factory),
             ResourceQuotaController(factory, resources, self.registry.recount_quota),

@@ -84,7 +84,9 @@ def _deployment(draw: Draw) -> Life:
     rolling = {"maxSurge": draw.choice(amounts), "maxUnavailable": draw.choice(amounts[1:])}
     strategies = ({"type": "Recreate"}, {"rollingUpdate": rolling}, {"rollingUpdate": rolling}, {})
     spec = {
-        "replicas": draw.randint(0, 6), "selector": _selector(), "template": template(),
+        "replicas": draw.randint(0, 6),
+        "selector": _selector(),
+        "template": template(),
         "strategy": draw.choice(strategies),
         **draw.some(minReadySeconds=(1,), progressDeadlineSeconds=(5, 600), revisionHistoryLimit=(0, 1, 2)),
     }
@@ -157,12 +159,10 @@ def _statefulset(draw: Draw) -> Life:
     partition = draw.some(partition=(0, 1, 2, 3))
     claims = [{"metadata": {"name": "data"}, "spec": _claim()}]
     spec = {
-
-            "replicas": draw.randint(0, 4),
-            "selector": _selector(),
-            "template": template(),
-            "serviceName": "web"
-        ,
+        "replicas": draw.randint(0, 4),
+        "selector": _selector(),
+        "template": template(),
+        "serviceName": "web",
         **draw.some(
             podManagementPolicy=("Parallel", "OrderedReady"),
             updateStrategy=({"type": "OnDelete"}, *[{"rollingUpdate": partition}] * 3),

@@ -27,6 +27,8 @@ Life = dict[str, Any]
 """`name`, `nodes` (how many), `looks` (kinds), `steps`. A step is a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.5
+FILLED_S = 60
+"""Within this a namespace has its ServiceAccount, without which pods are refused."""
 
 
 async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_S) -> list[Seen]:
@@ -71,7 +73,9 @@ async def _set_up(cluster: Cluster, namespace: str, nodes: int) -> None:
         labels = {"life": namespace, "topology.kubernetes.io/zone": namespace, "kubernetes.io/hostname": name}
         await cluster.create(Node, {"metadata": {"name": name, "labels": labels}, "spec": {}})
         await _node_status(cluster, name, "True")
-    while not (await cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts"))["items"]:
+    for _ in range(FILLED_S * 10):
+        if (await cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts"))["items"]:
+            return
         await asyncio.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a life after each step, in a form that does not depend on names, times and addresses drawn by chance."""
+"""What is seen of a life after each step, without the names, times and addresses that chance draws."""
 
 import json
 import re
@@ -135,8 +135,9 @@ def _sorted_parts(kind: str, body: Json) -> Json:
             subset["ports"] = _counted(subset.get("ports", []))
     if kind == "Pod":
         _forget_requests(body)
-    if kind in ("EndpointSlice", "ReplicaSet"):
-        body["metadata"].pop("generation")  # how often it changed on the way
+    generation = body["metadata"].pop("generation", 0)  # how often it changed on the way
+    if isinstance(status, dict) and "observedGeneration" in status:
+        status["observedGeneration"] -= generation
     if kind == "Node":
         for path in ("status.daemonEndpoints", "metadata.annotations"):
             part, _, name = path.partition(".")

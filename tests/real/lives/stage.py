@@ -1,4 +1,4 @@
-"""A server with its controllers, on which lives are led: the users' acts, a fake kubelet, and the wait until all is quiet.
+"""A server with its controllers, on which lives are led: a fake kubelet, and the wait until all is quiet.
 
 Both kinds of server are used by the same client calls; ours lives on virtual time.
 """
@@ -81,9 +81,9 @@ class Stage:
 class Kubelet:
     """Binds and runs the pods of a life as its rules say; the first rule that fits a pod decides.
 
-    A rule is `{"do": ..., "image": ..., "below": ..., "at": [...]}`. `at` are ordinals or completion indexes, `below` how
-    many pods of its owner (of its index, for indexed Jobs) came before. `do`: hold (no node), bind, run, ready, succeed,
-    `fail N`, `restart N`, evicted.
+    A rule is `{"do": ..., "image": ..., "below": ..., "at": [...]}`. `at` are ordinals or completion indexes, `below`
+    is how many pods of its owner (of its index, for indexed Jobs) came before. `do`: hold (no node), bind, run, ready,
+    succeed, `fail N`, `restart N`, evicted.
     """
 
     def __init__(self, stage: Stage, namespace: str, nodes: int) -> None:

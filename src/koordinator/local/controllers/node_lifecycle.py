@@ -188,7 +188,9 @@ class NodeLifecycleController:
             ready = find_condition(pod.status.conditions, "Ready")
             if ready is None or ready.status == "False":
                 continue
-            unready = msgspec.structs.replace(ready, status="False", last_transition_time=clock.rfc3339(now_s))
+            unready = msgspec.structs.replace(
+                ready, status="False", last_transition_time=clock.rfc3339(now_s)
+            )
             try:
                 await patch_same(self._cluster, pod, {"status": _conditions_with(pod, unready)}, "status")
             except (errors.NotFound, errors.Conflict):

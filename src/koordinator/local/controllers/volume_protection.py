@@ -1,5 +1,5 @@
-"""Keeps claims that pods use, and volumes that claims have, from being deleted under them: by a finalizer that goes when
-nobody is left.
+"""Keeps claims that pods use, and volumes that claims have, from being deleted under them, by a finalizer that goes
+when nobody is left.
 
 Source: the persistent volume claim and persistent volume protection controllers of kube-controller-manager. There the
 API server adds the finalizer, too; here this loop does alone.
