@@ -305,3 +305,14 @@ def test_a_bound_that_is_no_percentage_is_reported() -> None:
         assert "maxUnavailable: 'most'" in (await events_of(world, "InvalidSpec"))[0].message
 
     run(controllers(), scenario)
+
+
+def test_pods_tell_the_prefix_of_their_names_as_all_pods_of_workloads_do() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, StatefulSet, replicas=1)
+        await asyncio.sleep(5)
+
+        (pod,) = await pods(world)
+        assert (pod.metadata.name, pod.metadata.generate_name) == ("web-0", "web-")
+
+    run(controllers(), scenario)

@@ -274,7 +274,7 @@ def _daemonset(draw: Draw, life: str = "") -> Life:
                     {"metadata": {"labels": {"part": draw.choice(("one", "other"))}}},
                 ]
             ),
-            lambda: noticed(["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often()}}]),
+            lambda: noticed(["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often() or None}}]),
         ),
     ]
     steps.append(draw.choice((noticed(["delete node", draw.choice("abc")]), _leave(kind, draw))))
@@ -412,7 +412,7 @@ def _service(draw: Draw) -> Life:
         trafficDistribution=("PreferClose", "PreferSameNode"),
         sessionAffinity=("ClientIP",),
     )
-    notes = draw.some(**{"service.kubernetes.io/topology-mode": ("Auto",), "mine": ("1",)})
+    notes = draw.some(mine=("1",))
     labels = draw.some(team=("a",))
     alone = body_of(
         "Pod",
@@ -497,7 +497,13 @@ def _quota(draw: Draw) -> Life:
     if not scopes:
         hard |= draw.some(**{"services": ("1",), "count/deployments.apps": ("1",), "configmaps": ("3",)})
     quota: Json = {"hard": hard, **({"scopes": scopes} if scopes else {})}
-    size = draw.choice(({}, {"requests": {"cpu": "500m"}}, {"limits": {"cpu": "1", "memory": "1Gi"}}))
+    size = draw.choice(
+        (
+            {},
+            {"requests": {"cpu": "500m"}},
+            {name: {"cpu": "1", "memory": "1Gi"} for name in ("limits", "requests")},
+        )
+    )
     pod = template(**draw.some(activeDeadlineSeconds=(1000,)))
     pod["spec"]["containers"][0]["resources"] = size
     kind = draw.choice(("ReplicaSet", "Job"))
@@ -516,14 +522,15 @@ def _quota(draw: Draw) -> Life:
             draw.randint(2, 5),
             lambda: ["kubelet", [{"do": draw.choice(("succeed", "run")), "below": draw.randint(1, 4)}]],
             lambda: [
-                "patch",
-                "ResourceQuota",
-                "limit",
-                {"spec": {"hard": {"pods": str(draw.randint(1, 8))}}},
+                "all",
+                ["patch", "ResourceQuota", "limit", {"spec": {"hard": {"pods": str(draw.randint(1, 8))}}}],
+                ["wait", 0.5],
+                # Else it tries again when its pause is over, which depends on how long it has been refused.
+                ["patch", kind, "web", {"metadata": {"labels": {"touch": str(draw.random())}}}],
             ],
             lambda: ["create", body_of("Service", f"s{draw.randint(0, 3)}", {"ports": [{"port": 80}]})],
             lambda: ["create", body_of("ConfigMap", f"m{draw.randint(0, 3)}")],
-            lambda: ["delete pod", draw.randint(0, 5)],
+            *([lambda: ["delete pod", draw.randint(0, 5)]] if kind == "ReplicaSet" else []),
             lambda: ["wait", 12],
         ),
     ]
@@ -554,14 +561,14 @@ def _nodes(draw: Draw) -> Life:
             *[lambda: ["node ready", draw.choice("abc"), draw.choice(("True", "False", "False", "Unknown"))]]
             * 4,
             lambda: ["node", draw.choice("abc"), {"spec": {"taints": draw.choice(([taint], [taint], None))}}],
-            lambda: ["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often()}}],
+            lambda: ["node", draw.choice("abc"), {"spec": {"unschedulable": draw.often() or None}}],
             lambda: ["wait", 6],
             lambda: ["linger", draw.often()],
         ),
     ]
     if draw.random() < 0.15:
         steps += [["silent", draw.choice("abc")], ["wait", 58]]
-    return {"looks": ["Pod", "Node", owner], "steps": steps}
+    return {"looks": ["Pod", "Node", owner], "steps": steps, "elsewhere": True}
 
 
 _FAMILIES: dict[str, Callable[[Draw], Life]] = {

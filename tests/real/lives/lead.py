@@ -24,7 +24,8 @@ from tests.real.lives.stage import Kubelet, Stage, view_of
 
 Json = dict[str, Any]
 Life = dict[str, Any]
-"""`name`, `nodes` (how many), `looks` (kinds), `steps`. A step is a list: a verb, and what belongs to it."""
+"""`name`, `nodes` (how many), `elsewhere` (whether a node of another zone is ready), `looks` (kinds), `steps`. A step
+is a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.5
 FILLED_S = 60
@@ -34,6 +35,8 @@ FILLED_S = 60
 async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_S) -> list[Seen]:
     """What is seen after each step; answers of the API that refuse are seen, too."""
     await _set_up(stage.cluster, namespace, life.get("nodes", 3))
+    if life.get("elsewhere"):
+        await _add_node(stage.cluster, f"{namespace}-x", {})
     kubelet = stage.kubelets[namespace] = Kubelet(stage, namespace, life.get("nodes", 3))
     looker, seen = Looker(stage.cluster, namespace, life["looks"]), []
     tasks = [asyncio.create_task(kubelet.run()), asyncio.create_task(kubelet.report())]
@@ -61,7 +64,7 @@ async def _tidy_up(cluster: Cluster, kubelet: Kubelet, namespace: str) -> None:
     """What is left would keep the controllers busy."""
     with contextlib.suppress(errors.ApiError):
         await cluster.delete(Namespace, namespace)
-    for node in kubelet.nodes:
+    for node in (*kubelet.nodes, f"{namespace}-x"):
         with contextlib.suppress(errors.ApiError):
             await cluster.delete(Node, node)
 
@@ -69,14 +72,18 @@ async def _tidy_up(cluster: Cluster, kubelet: Kubelet, namespace: str) -> None:
 async def _set_up(cluster: Cluster, namespace: str, nodes: int) -> None:
     await cluster.create(Namespace, {"metadata": {"name": namespace}})
     for letter in "abcdef"[:nodes]:
-        name = f"{namespace}-{letter}"
-        labels = {"life": namespace, "topology.kubernetes.io/zone": namespace, "kubernetes.io/hostname": name}
-        await cluster.create(Node, {"metadata": {"name": name, "labels": labels}, "spec": {}})
-        await _node_status(cluster, name, "True")
+        labels = {"life": namespace, "topology.kubernetes.io/zone": namespace}
+        await _add_node(cluster, f"{namespace}-{letter}", labels)
     for _ in range(FILLED_S * 10):
         if (await cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts"))["items"]:
             return
         await asyncio.sleep(0.1)
+
+
+async def _add_node(cluster: Cluster, name: str, labels: dict[str, str]) -> None:
+    labels = {**labels, "kubernetes.io/hostname": name}
+    await cluster.create(Node, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+    await _node_status(cluster, name, "True")
 
 
 async def _node_status(cluster: Cluster, name: str, ready: str) -> None:

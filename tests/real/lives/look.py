@@ -33,6 +33,9 @@ PATHS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "Node": "/api/v1/nodes",
 }
+TIMES = ("endpoints.kubernetes.io/last-change-trigger-time",)
+RACE = "the object has been modified"
+"""An event with this tells that two controllers met."""
 HASHED = ("ReplicaSet", "ControllerRevision")
 _DRAWN = "bcdfghjklmnpqrstvwxz2456789"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -62,10 +65,11 @@ class Looker:
         seen: Seen = defaultdict(list)
         for kind in (*self._kinds, "Event"):
             for item in raw[kind]:
-                if item["metadata"]["name"] not in ("kube-root-ca.crt",):
-                    name, body = self._steady(kind, item)
-                    if body not in seen[name] or kind != "Event":
-                        seen[name].append(body)
+                if item["metadata"]["name"] == "kube-root-ca.crt" or RACE in item.get("message", ""):
+                    continue
+                name, body = self._steady(kind, item)
+                if body not in seen[name] or kind != "Event":
+                    seen[name].append(body)
         for bodies in seen.values():
             bodies.sort(key=lambda body: json.dumps(body, sort_keys=True))
         return dict(seen)
@@ -138,7 +142,10 @@ def _sorted_parts(kind: str, body: Json) -> Json:
     generation = body["metadata"].pop("generation", 0)  # how often it changed on the way
     if isinstance(status, dict) and "observedGeneration" in status:
         status["observedGeneration"] -= generation
+    for name in TIMES:
+        body["metadata"].get("annotations", {}).pop(name, None)
     if kind == "Node":
+        body["spec"]["taints"] = _counted(body["spec"].get("taints", []))
         for path in ("status.daemonEndpoints", "metadata.annotations"):
             part, _, name = path.partition(".")
             body[part].pop(name, None)
