@@ -246,3 +246,30 @@ def test_pods_that_are_collected_have_failed_first() -> None:
         assert await disruption_of(world, "unplaced") == ("Failed", "")
 
     run(build, scenario)
+
+
+def test_the_node_that_has_waited_longest_is_the_next_whose_pods_leave() -> None:
+    async def scenario(world: World) -> None:
+        for name in ("a", "b", "c", "d", "e"):
+            await add_node(world, name)
+        await call_ready(world, "a", "False")
+        await asyncio.sleep(6)
+        await call_ready(world, "b", "False")
+        await asyncio.sleep(6)
+        # Whoever takes its taints away puts it at the end.
+        await world.cluster.patch(Node, "a", {"spec": {"taints": None}})
+        await asyncio.sleep(5)
+
+        marked = {
+            name: any(t.effect == "NoExecute" for t in (await world.cluster.get(Node, name)).spec.taints)
+            for name in ("a", "b")
+        }
+        assert marked == {"a": False, "b": True}
+
+    run(build, scenario)
+
+
+async def call_ready(world: World, name: str, status: str) -> None:
+    now = clock.rfc3339(world.cluster.clock.now())
+    ready = {"type": "Ready", "status": status, "lastHeartbeatTime": now, "lastTransitionTime": now}
+    await world.cluster.patch(Node, name, {"status": {"conditions": [ready]}}, subresource="status")

@@ -567,8 +567,55 @@ def _nodes(draw: Draw) -> Life:
         ),
     ]
     if draw.random() < 0.15:
-        steps += [["silent", draw.choice("abc")], ["wait", 58]]
+        steps += [["silent", draw.choice("abc")], ["wait", 75]]
     return {"looks": ["Pod", "Node", owner], "steps": steps, "elsewhere": True}
+
+
+def _cronjob(draw: Draw) -> Life:
+    kind = "CronJob"
+    job = {
+        "template": template(restartPolicy="Never"),
+        "backoffLimit": 0,
+        **draw.some(ttlSecondsAfterFinished=(20,)),
+    }
+    spec = {
+        "schedule": draw.choice(("* * * * *", "*/2 * * * *", "* * * * *")),
+        "jobTemplate": {
+            "spec": job,
+            "metadata": {"labels": {"from": "template"}, "annotations": {"note": "1"}},
+        },
+        **draw.some(
+            concurrencyPolicy=("Forbid", "Replace", "Allow"),
+            suspend=(True,),
+            successfulJobsHistoryLimit=(0, 1, 2),
+            failedJobsHistoryLimit=(0, 1),
+            startingDeadlineSeconds=(10, 200),
+            timeZone=("Asia/Tokyo", "Etc/UTC"),
+        ),
+    }
+    steps = [
+        ["kubelet", [{"do": draw.choice(("succeed", "fail 1", "run", "ready"))}]],
+        ["minute", 20],
+        ["create", body_of(kind, "web", spec)],
+        ["minute", 8],
+        *_acts(
+            draw,
+            2,
+            lambda: ["kubelet", [{"do": draw.choice(("succeed", "fail 1", "ready"))}]],
+            lambda: ["patch", kind, "web", {"spec": {"suspend": draw.often()}}],
+            lambda: [
+                "patch",
+                kind,
+                "web",
+                {"spec": {"concurrencyPolicy": draw.choice(("Forbid", "Replace", "Allow"))}},
+            ],
+        ),
+        ["minute", 8],
+        ["kubelet", [{"do": "succeed"}]],
+        ["minute", 8],
+        *([_leave(kind, draw)] if draw.seldom() else []),
+    ]
+    return {"looks": [kind, "Job", "Pod"], "steps": steps}
 
 
 _FAMILIES: dict[str, Callable[[Draw], Life]] = {
@@ -577,6 +624,7 @@ _FAMILIES: dict[str, Callable[[Draw], Life]] = {
     "statefulset": _statefulset,
     "daemonset": _daemonset,
     "job": _job,
+    "cronjob": _cronjob,
     "disruption": _disruption,
     "service": _service,
     "owners": _owners,

@@ -124,6 +124,8 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
             kubelet.wake_all()
         case ["wait", seconds]:
             await asyncio.sleep(seconds)
+        case ["minute", seconds]:
+            await asyncio.sleep(60.0 - cluster.clock.now() % 60.0 + seconds)
         case ["node ready", letter, ready]:
             await _node_status(cluster, f"{namespace}-{letter}", ready)
         case ["node", letter, patch]:

@@ -42,6 +42,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _SUFFIX = re.compile(rf"-[{_DRAWN}]{{5}}(?![a-z0-9-])")
 _SELECTOR = re.compile(r" \(selector: .*? found to be unmanaged.*|were found to be unmanaged.*")
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MINUTE = re.compile(r"-\d{8}(?!\d)")
 _ADDRESS = re.compile(r"\b10\.\d+\.\d+\.\d+\b")
 _DROPPED = ("uid", "resourceVersion", "managedFields", "creationTimestamp", "selfLink")
 
@@ -109,7 +110,7 @@ class Looker:
         for found, name in self._hashes.items():
             text = text.replace(found, name)
         text = _UID.sub("UID", text.replace(self._namespace, "LIFE"))
-        return _ADDRESS.sub("ADDRESS", _SUFFIX.sub("-*", text))
+        return _ADDRESS.sub("ADDRESS", _SUFFIX.sub("-*", _MINUTE.sub("-MINUTE", text)))
 
 
 def _template_name(template: Json) -> str:
@@ -128,6 +129,9 @@ def _sorted_parts(kind: str, body: Json) -> Json:
     status = body.get("status")
     if isinstance(status, dict) and isinstance(status.get("conditions"), list):
         status["conditions"].sort(key=lambda each: each["type"])
+    if kind == "CronJob":
+        for each in body["status"].get("active", []):
+            each.pop("resourceVersion", None)
     if kind == "EndpointSlice":
         body["endpoints"] = _counted(body.get("endpoints") or [])
         body["ports"] = _counted(body.get("ports") or [])

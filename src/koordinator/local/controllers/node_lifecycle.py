@@ -129,6 +129,7 @@ class NodeLifecycleController:
         self._pods = factory.informer(Pod)
         self._pods.add_index(BY_NODE, node_of)
         self._leases = factory.informer(Lease, LEASE_NAMESPACE)
+        self._waiting_s: dict[str, float] = {}  # since when nodes wait for a NoExecute taint
         self._ready_beyond: set[str] = set()  # silent nodes with pods that may still be called ready
         self._heartbeats: dict[str, tuple[tuple[str, str], float]] = {}
         self._buckets: dict[str, tuple[float, TokenBucket]] = {}
@@ -151,13 +152,15 @@ class NodeLifecycleController:
             if node.metadata.name in self._ready_beyond:
                 await self._call_pods_unready(node.metadata.name, now_s)
         evicting = self._zones(nodes, now_s)
-        for node in nodes:
+        # Whoever has waited longest for a NoExecute taint is first.
+        for node in sorted(nodes, key=lambda node: self._waiting_s.get(node.metadata.name, now_s)):
             await self._taint(node, evicting, now_s)
         return PERIOD_S
 
     def _forget(self, node: Node) -> None:
         self._heartbeats.pop(node.metadata.name, None)
         self._ready_beyond.discard(node.metadata.name)
+        self._waiting_s.pop(node.metadata.name, None)
 
     def _is_silent(self, node: Node, now_s: float) -> bool:
         """Return whether neither lease nor status has changed for the grace period, by our own clock."""
@@ -220,11 +223,14 @@ class NodeLifecycleController:
         return budgets
 
     async def _taint(self, node: Node, budgets: Mapping[str, TokenBucket | None], now_s: float) -> None:
-        evicts = False
+        evicts, name = False, node.metadata.name
         if ready_status(node) in ("False", "Unknown"):
             is_marked = any(t.effect == "NoExecute" and t.key in _OWNED for t in node.spec.taints)
             budget = budgets.get(_zone(node))
+            self._waiting_s.setdefault(name, now_s)
             evicts = is_marked or (budget is not None and budget.try_take(now_s))
+        if evicts or ready_status(node) == "True":
+            self._waiting_s.pop(name, None)
         taints = wanted_taints(node, evicts=evicts, now=clock.rfc3339(now_s))
         if taints != node.spec.taints:
             await self._patch(node, {"spec": {"taints": msgspec.to_builtins(taints) or None}}, "")
