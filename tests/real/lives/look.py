@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from koordinator.cluster.events import COMBINED_PREFIX
@@ -240,6 +240,6 @@ def _short(value: Any) -> str:
     return text if len(text) < 700 else text[:700] + "…"
 
 
-def kinds_of(seen: Seen) -> Counter[str]:
+def kinds_of(seen: Iterable[Seen]) -> Counter[str]:
     """How many objects of each kind were seen."""
-    return Counter(name.split()[0] for name, bodies in seen.items() for _ in bodies)
+    return Counter(name.split()[0] for each in seen for name, bodies in each.items() for _ in bodies)
