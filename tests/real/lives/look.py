@@ -90,6 +90,7 @@ class Looker:
             item = {
                 "about": f"{about['kind']} {about['name']}",
                 **{name: item[name] for name in ("type", "reason")},
+                "by": (item.get("source") or {}).get("component") or item.get("reportingComponent"),
                 "message": self._message(item["message"]),
             }
         text = _TIME.sub("TIME", self._text(json.dumps(item)))
