@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from koordinator.api.apps import ControllerRevision, StatefulSet
+from koordinator.api.apps import ClaimRetentionPolicy, ControllerRevision, StatefulSet, StatefulSetSpec
 from koordinator.api.core import Pod
+from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.api.storage import PersistentVolumeClaim
-from koordinator.local.controllers import pod_health
+from koordinator.local.controllers import pod_health, statefulset
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import (
@@ -316,3 +317,44 @@ def test_pods_tell_the_prefix_of_their_names_as_all_pods_of_workloads_do() -> No
         assert (pod.metadata.name, pod.metadata.generate_name) == ("web-0", "web-")
 
     run(controllers(), scenario)
+
+
+def owner_of(kind: str, name: str, uid: str, *, controller: bool = True) -> OwnerReference:
+    version = "v1" if kind == "Pod" else "apps/v1"
+    return OwnerReference(
+        api_version=version,
+        kind=kind,
+        name=name,
+        uid=uid,
+        controller=controller,
+        block_owner_deletion=controller,
+    )
+
+
+OURS, STRANGE = owner_of("StatefulSet", "web", "set"), owner_of("Other", "x", "o")
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted"),
+    [
+        pytest.param([], [OURS], id="the set is its controller"),
+        pytest.param(
+            [owner_of("StatefulSet", "web", "set", controller=False)], [OURS], id="also where it only owned"
+        ),
+        pytest.param([STRANGE], [STRANGE], id="who has another controller is left alone"),
+        pytest.param([STRANGE, OURS], [STRANGE], id="and not owned besides"),
+        pytest.param([OURS], [OURS], id="nothing is to be done"),
+        *[
+            pytest.param([stale], [stale], id=f"of an earlier {stale.kind} of that name")
+            for stale in (owner_of("StatefulSet", "web", "before"), owner_of("Pod", "web-0", "before"))
+        ],
+    ],
+)
+def test_owners_of_a_claim_that_goes_with_its_set(
+    present: list[OwnerReference], wanted: list[OwnerReference]
+) -> None:
+    policy = ClaimRetentionPolicy(when_deleted="Delete")
+    spec = StatefulSetSpec(persistent_volume_claim_retention_policy=policy)
+    obj = StatefulSet(metadata=ObjectMeta(name="web", uid="set"), spec=spec)
+
+    assert statefulset.wanted_owners(obj, None, present, ["pod"]) == wanted

@@ -114,7 +114,8 @@ class Kubelet:
             name = await self._queue.get()
             pod = self._stage.pods.get(name, self._namespace)
             if pod is not None:
-                with contextlib.suppress(errors.NotFound, errors.Conflict):
+                # Another one has its name: the API server says so by refusing to change the uid.
+                with contextlib.suppress(errors.NotFound, errors.Conflict, errors.Invalid):
                     await self._tend(pod)
 
     async def report(self) -> None:
