@@ -22,12 +22,15 @@ def job(draw: Draw) -> Life:
         spec["parallelism"] = draw.choice((1, 2, spec["completions"]))
         if spec["template"]["spec"]["restartPolicy"] == "Never" and draw.often():
             spec |= {"backoffLimitPerIndex": draw.randint(0, 1), "backoffLimit": draw.choice((3, 100))}
-            spec |= draw.some(maxFailedIndexes=(0, 1, 2))
+            spec |= draw.some(maxFailedIndexes=(0, 1))
         if draw.seldom():
-            rule = draw.some(succeededIndexes=("0", "0-1", "1"), succeededCount=(1,))
+            last = spec["completions"] - 1
+            rule = draw.some(succeededIndexes=("0", str(last), f"0-{last}"), succeededCount=(1,))
             spec["successPolicy"] = {"rules": [rule or {"succeededCount": 1}]}
     if spec["template"]["spec"]["restartPolicy"] == "Never" and draw.often():
-        actions = ["Ignore", "FailJob", "Count", *(["FailIndex"] if "backoffLimitPerIndex" in spec else [])]
+        actions = ["Ignore", "Count", *(["FailIndex"] if "backoffLimitPerIndex" in spec else [])]
+        if spec.get("parallelism", 1) <= 1:  # of several pods, chance decides who fails before it is stopped
+            actions.append("FailJob")
         codes = {"operator": draw.choice(("In", "NotIn")), "values": [3]}
         rules = [{"action": draw.choice(actions), "onExitCodes": codes}]
         if draw.often():

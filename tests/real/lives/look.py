@@ -154,7 +154,13 @@ def _sorted_parts(kind: str, body: Json) -> Json:
         for path in ("status.daemonEndpoints", "metadata.annotations"):
             part, _, name = path.partition(".")
             body[part].pop(name, None)
-    for template in (body, body.get("spec", {}), body.get("data", {}).get("spec", {})):
+    spec = body.get("spec", {})
+    for template in (
+        body,
+        spec,
+        spec.get("jobTemplate", {}).get("spec", {}),
+        body.get("data", {}).get("spec", {}),
+    ):
         template.get("template", {}).get("spec", {}).pop("enableServiceLinks", None)
     return body
 

@@ -41,6 +41,7 @@ VIEWS: tuple[type[Object], ...] = (
 LEASE_S = 10.0
 PATIENCE_S = 90.0
 """A life that is never quiet is looked at after this."""
+PLACES = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")
 OURS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
@@ -148,23 +149,21 @@ class Kubelet:
         if has_ended or wanted == "hold":
             return
         if not pod.spec.node_name:
-            number = self._order[meta.uid]
+            place = _place(pod)
+            number = self._order[meta.uid] if place is None else place
             node = pinned_node(pod) or self.nodes[number % len(self.nodes)]
             await cluster.bind(meta.namespace, meta.name, node, uid=meta.uid)
         elif wanted != "bind" and pod.spec.node_name not in self.silent:
             await self._write(pod, wanted)
 
     def _wanted(self, pod: core.Pod) -> str:
-        labels, annotations = pod.metadata.labels, pod.metadata.annotations
-        place = labels.get(
-            "apps.kubernetes.io/pod-index", labels.get("batch.kubernetes.io/job-completion-index")
-        )
+        annotations, place = pod.metadata.annotations, _place(pod)
         before = int(
             annotations.get("batch.kubernetes.io/job-index-failure-count", self._order[pod.metadata.uid])
         )
         image = pod.spec.containers[0].image
         for rule in self.rules:
-            fits_place = "at" not in rule or (place is not None and int(place) in rule["at"])
+            fits_place = "at" not in rule or (place in rule["at"])
             fits_image = rule.get("image") in (None, image)
             if fits_place and fits_image and before < rule.get("below", 1 << 30):
                 return str(rule["do"])
@@ -229,6 +228,12 @@ class Kubelet:
         await self._stage.cluster.patch(
             core.Pod, pod.metadata.name, patch, pod.metadata.namespace, subresource="status"
         )
+
+
+def _place(pod: core.Pod) -> int | None:
+    """The ordinal or completion index of a pod."""
+    found = [pod.metadata.labels[name] for name in PLACES if name in pod.metadata.labels]
+    return int(found[0]) if found else None
 
 
 def view_of(kind: str) -> type[Object]:

@@ -181,7 +181,6 @@ def quota(draw: Draw) -> Life:
             ],
             lambda: ["create", body_of("Service", f"s{draw.randint(0, 3)}", {"ports": [{"port": 80}]})],
             lambda: ["create", body_of("ConfigMap", f"m{draw.randint(0, 3)}")],
-            *([lambda: ["delete pod", draw.randint(0, 5)]] if kind == "ReplicaSet" else []),
             lambda: ["wait", 12],
         ),
     ]

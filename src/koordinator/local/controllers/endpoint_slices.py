@@ -295,8 +295,9 @@ def endpoint_of(pod: Pod, service: Service, family: str, zone: str) -> Json:
 def _hints(service: Service, node: str, zone: str) -> Json:
     """Return for whom an endpoint is, by the Service's wish for traffic that stays near."""
     wish, annotations = service.spec.traffic_distribution, service.metadata.annotations
-    mode = annotations.get(AWARE_HINTS, annotations.get(TOPOLOGY_MODE, ""))
-    if wish not in NEAR or mode in ("Auto", "auto"):
+    if wish not in NEAR:
+        return {}
+    if annotations.get(AWARE_HINTS, annotations.get(TOPOLOGY_MODE, "")) in ("Auto", "auto"):
         return {}
     hints: Json = {"forZones": [{"name": zone}]} if zone else {}
     return hints | {"forNodes": [{"name": node}]} if node and wish == SAME_NODE else hints

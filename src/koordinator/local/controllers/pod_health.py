@@ -27,7 +27,7 @@ def is_active(pod: Pod) -> bool:
 
 def is_terminating(pod: Pod) -> bool:
     """Deleted, but not ended yet."""
-    return not is_terminated(pod) and pod.metadata.deletion_timestamp is not None
+    return pod.metadata.deletion_timestamp is not None and not is_terminated(pod)
 
 
 def ready_since_s(pod: Pod) -> float | None:
