@@ -88,7 +88,7 @@ def index_of(pod: Pod) -> int | None:
 
 
 class IndexFailures(NamedTuple):
-    """How often an index has failed, those failures apart that the failure policy ignores."""
+    """The failures of an index, those apart that the failure policy ignores."""
 
     counted: int = 0
     ignored: int = 0
