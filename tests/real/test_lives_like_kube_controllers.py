@@ -6,10 +6,10 @@ from tests.real import binaries, given
 from tests.real.lives import cases, compare, lead, look
 from tests.real.servers import Servers
 
-CASES = 20
+CASES = 4
 """Of each name; `make test-lives` leads more, and those that take minutes."""
 NAMES = [name for name in cases.NAMES if name != "cronjob"]
-AT_ONCE = 100
+AT_ONCE = 40
 
 
 @pytest.mark.timeout(600)

@@ -27,7 +27,7 @@ Life = dict[str, Any]
 """`name`, `nodes` (how many), `elsewhere` (whether a node of another zone is ready), `looks` (kinds), `steps`. A step
 is a list: a verb, and what belongs to it."""
 
-QUIET_S = 2.5
+QUIET_S = 2.0
 FILLED_S = 60
 """Within this a namespace has its ServiceAccount, without which pods are refused."""
 
