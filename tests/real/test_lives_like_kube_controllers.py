@@ -25,7 +25,8 @@ def test_lives_are_the_same_under_both_controllers(tmp_path_factory: pytest.Temp
     finally:
         servers.close()
 
-    assert {life["name"]: lines for life, lines in found} == {}
+    told = [f"{life['name']}: {line}" for life, lines in found for line in lines]
+    assert not told, "\n".join(told)
 
 
 @pytest.mark.parametrize("name", cases.NAMES)

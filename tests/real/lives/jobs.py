@@ -101,7 +101,7 @@ def cronjob(draw: Draw) -> Life:
     }
     steps = [
         ["kubelet", [{"do": draw.choice(("succeed", "fail 1", "run", "ready"))}]],
-        ["minute", 20],
+        ["even minute", 20],
         ["create", body_of(kind, "web", spec)],
         ["minute", 8],
         *acts(

@@ -24,8 +24,8 @@ from tests.real.lives.stage import Kubelet, Stage, view_of
 
 Json = dict[str, Any]
 Life = dict[str, Any]
-"""`name`, `nodes` (how many), `elsewhere` (whether a node of another zone is ready), `looks` (kinds), `steps`. A step
-is a list: a verb, and what belongs to it."""
+"""`name`, `nodes` (how many), `elsewhere` (whether a node of another zone is ready), `looks` (kinds), `quiet_s` (where
+controllers look now and then only), `steps`. A step is a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.0
 FILLED_S = 60
@@ -47,7 +47,7 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
                 await _act(stage, kubelet, namespace, _own(step, namespace))
             except errors.ApiError as error:
                 refusal = type(error).__name__
-            await stage.quiet(namespace, quiet_s)
+            await stage.quiet(namespace, max(quiet_s, life.get("quiet_s", 0.0)))
             found = await looker.look()
             seen.append({**found, **({"refusal": [{"class": refusal}]} if refusal else {})})
     finally:
@@ -126,6 +126,8 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
             await asyncio.sleep(seconds)
         case ["minute", seconds]:
             await asyncio.sleep(60.0 - cluster.clock.now() % 60.0 + seconds)
+        case ["even minute", seconds]:
+            await asyncio.sleep(120.0 - cluster.clock.now() % 120.0 + seconds)
         case ["node ready", letter, ready]:
             await _node_status(cluster, f"{namespace}-{letter}", ready)
         case ["node", letter, patch]:

@@ -38,7 +38,7 @@ VIEWS: tuple[type[Object], ...] = (
     core.Event,
 )
 """Changes of these, and of nodes, keep a life from being quiet."""
-LEASE_S = 10.0
+LEASE_S = 20.0
 PATIENCE_S = 90.0
 """A life that is never quiet is looked at after this."""
 PLACES = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")

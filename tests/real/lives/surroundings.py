@@ -94,7 +94,7 @@ def service(draw: Draw) -> Life:
                 "patch",
                 "Service",
                 "web",
-                {"spec": {"selector": draw.choice(({"app": "web"}, {"app": "no"}, None))}},
+                {"spec": {"selector": draw.choice(({"app": "web"}, {"app": "no"}))}},
             ],
             lambda: ["label pod", draw.randint(0, 5), {"app": draw.choice(("other", "web"))}],
             lambda: ["delete pod", draw.randint(0, 5)],
@@ -165,20 +165,24 @@ def quota(draw: Draw) -> Life:
     else:
         spec |= {"parallelism": draw.randint(1, 5), "completions": 6}
         pod["spec"]["restartPolicy"] = "Never"
+
+    def noticed(step: Step) -> Step:
+        """Else a workload tries again when its pause is over, which depends on how long it has been refused."""
+        touch = {"metadata": {"labels": {"touch": str(draw.random())}}}
+        return ["all", step, ["wait", 1.5], ["patch", kind, "web", touch]]
+
     steps = [
         ["create", body_of("ResourceQuota", "limit", quota)],
         ["create", body_of(kind, "web", spec)],
         *acts(
             draw,
             draw.randint(2, 5),
-            lambda: ["kubelet", [{"do": draw.choice(("succeed", "run")), "below": draw.randint(1, 4)}]],
-            lambda: [
-                "all",
-                ["patch", "ResourceQuota", "limit", {"spec": {"hard": {"pods": str(draw.randint(1, 8))}}}],
-                ["wait", 0.5],
-                # Else it tries again when its pause is over, which depends on how long it has been refused.
-                ["patch", kind, "web", {"metadata": {"labels": {"touch": str(draw.random())}}}],
-            ],
+            lambda: noticed(
+                ["kubelet", [{"do": draw.choice(("succeed", "run")), "below": draw.randint(1, 4)}]]
+            ),
+            lambda: noticed(
+                ["patch", "ResourceQuota", "limit", {"spec": {"hard": {"pods": str(draw.randint(1, 8))}}}]
+            ),
             lambda: ["create", body_of("Service", f"s{draw.randint(0, 3)}", {"ports": [{"port": 80}]})],
             lambda: ["create", body_of("ConfigMap", f"m{draw.randint(0, 3)}")],
             lambda: ["wait", 12],
@@ -207,7 +211,7 @@ def nodes(draw: Draw) -> Life:
         ["create", owner_body],
         *acts(
             draw,
-            draw.randint(3, 6),
+            draw.randint(2, 4),
             *[lambda: ["node ready", draw.choice("abc"), draw.choice(("True", "False", "False", "Unknown"))]]
             * 4,
             lambda: ["node", draw.choice("abc"), {"spec": {"taints": draw.choice(([taint], [taint], None))}}],
@@ -218,4 +222,4 @@ def nodes(draw: Draw) -> Life:
     ]
     if draw.random() < 0.15:
         steps += [["silent", draw.choice("abc")], ["wait", 75]]
-    return {"looks": ["Pod", "Node", owner], "steps": steps, "elsewhere": True}
+    return {"looks": ["Pod", "Node", owner], "steps": steps, "elsewhere": True, "quiet_s": 11.0}

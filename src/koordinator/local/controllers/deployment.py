@@ -182,7 +182,7 @@ class DeploymentController(ControllerLoop):
         missing = revisions.annotations_for(deployment, new.metadata.annotations, revision)
         spec = {}
         if new.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
-            spec["minReadySeconds"] = deployment.spec.min_ready_seconds
+            spec["minReadySeconds"] = deployment.spec.min_ready_seconds or None
         if missing or spec:
             await self._patch_set(stage, new, missing, spec)
         if find_condition(deployment.status.conditions, PROGRESSING) is None:
