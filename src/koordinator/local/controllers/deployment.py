@@ -8,7 +8,7 @@ Source: kube-controller-manager's deployment controller; reasons and messages ar
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -180,7 +180,7 @@ class DeploymentController(ControllerLoop):
         deployment, new = stage.deployment, stage.new
         revision = revisions.next_revision(stage.old)
         missing = revisions.annotations_for(deployment, new.metadata.annotations, revision)
-        spec = {}
+        spec: dict[str, int | None] = {}
         if new.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
             spec["minReadySeconds"] = deployment.spec.min_ready_seconds or None
         if missing or spec:
@@ -213,7 +213,7 @@ class DeploymentController(ControllerLoop):
         return changed
 
     async def _patch_set(
-        self, stage: _Stage, one: ReplicaSet, annotations: dict[str, str], spec: dict[str, int]
+        self, stage: _Stage, one: ReplicaSet, annotations: dict[str, str], spec: Mapping[str, int | None]
     ) -> None:
         # A size is decided from all sizes: a set that changed meanwhile is looked at again (Conflict).
         patch = {"metadata": {"annotations": annotations}, "spec": spec}
