@@ -163,14 +163,16 @@ def daemonset(draw: Draw, life: str = "") -> Life:
         ({"maxSurge": 1, "maxUnavailable": 0}, {"maxUnavailable": 2}, {"maxUnavailable": "50%"}, {})
     )
     strategy = draw.choice(({"type": "OnDelete"}, {"rollingUpdate": rolling}, {"rollingUpdate": rolling}, {}))
-    pod = {"nodeSelector": {"life": "$LIFE", **({"part": "one"} if draw.seldom() else {})}}
+    pod: Json = {"nodeSelector": {"life": "$LIFE", **({"part": "one"} if draw.seldom() else {})}}
     if draw.often():
         pod["tolerations"] = draw.choice(
             ([{"key": "dedicated", "operator": "Exists"}], [{"operator": "Exists", "effect": "NoExecute"}])
         )
     spec = {"selector": selector(), "template": template(**pod), "updateStrategy": strategy}
     spec |= draw.some(minReadySeconds=(1,), revisionHistoryLimit=(0, 1))
-    taints = ("NoSchedule", "NoExecute", "PreferNoSchedule")
+    # Pods that do not tolerate NoExecute are deleted by two controllers, and chance decides who is first.
+    tolerates = any("effect" in each for each in pod.get("tolerations", []))
+    taints = ("NoSchedule", "PreferNoSchedule", *(["NoExecute"] if tolerates else []))
 
     def noticed(step: Step) -> Step:
         """The real controller does not look at nodes where nothing is to be done, and its status stays behind."""
