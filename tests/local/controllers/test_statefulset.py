@@ -358,3 +358,18 @@ def test_owners_of_a_claim_that_goes_with_its_set(
     obj = StatefulSet(metadata=ObjectMeta(name="web", uid="set"), spec=spec)
 
     assert statefulset.wanted_owners(obj, None, present, ["pod"]) == wanted
+
+
+def test_a_set_that_takes_over_the_claims_of_its_pods_says_so() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, StatefulSet, replicas=1, volumeClaimTemplates=CLAIMS)
+        await asyncio.sleep(5)
+        assert not await events_of(world, "SuccessfulUpdate")
+
+        await edit(world, StatefulSet, persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete"})
+        await asyncio.sleep(5)
+
+        (told,) = await events_of(world, "SuccessfulUpdate")
+        assert told.message == "Update Pod web-0 in StatefulSet web successful"
+
+    run(controllers(), scenario)

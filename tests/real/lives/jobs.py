@@ -12,8 +12,8 @@ def job(draw: Draw) -> Life:
             completions=(1, 2, 3, 4),
             backoffLimit=(0, 1, 2),
             suspend=(True,),
-            activeDeadlineSeconds=(6,),
-            ttlSecondsAfterFinished=(0, 4),
+            activeDeadlineSeconds=(1, 60),
+            ttlSecondsAfterFinished=(0, 1),
             podReplacementPolicy=("Failed",),
         ),
     }

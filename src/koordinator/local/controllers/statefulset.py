@@ -309,6 +309,7 @@ class StatefulSetController(ControllerLoop):
             wanted = identity_labels(pod.metadata.name, ordinal)
             if any(pod.metadata.labels.get(key) != value for key, value in wanted.items()):
                 await patch_same(self._cluster, pod, {"metadata": {"labels": wanted}}, any_version=True)
+                self._record_event(obj, "update", f"Pod {pod.metadata.name} in StatefulSet")
 
     # Claims
 
@@ -355,18 +356,24 @@ class StatefulSetController(ControllerLoop):
                 continue  # told before its deletion, or not its turn yet
             if pod.status.phase == "Pending" and is_wanted and not is_deleting(pod):
                 await self._make_claims(obj, pod.metadata.name, ordinal)
-            for name in claim_names(obj, ordinal):
+            changed = [
                 await self._own(obj, name, None if is_wanted else pod, uids)
+                for name in claim_names(obj, ordinal)
+            ]
+            if is_wanted and any(changed):
+                self._record_event(obj, "update", f"Pod {pod.metadata.name} in StatefulSet")
 
-    async def _own(self, obj: StatefulSet, name: str, leaving: Pod | None, uids: Sequence[str]) -> None:
+    async def _own(self, obj: StatefulSet, name: str, leaving: Pod | None, uids: Sequence[str]) -> bool:
+        """Give a claim its owners; whether it had others."""
         claim = self._claims.get(name, obj.metadata.namespace)
         if claim is None:
-            return
+            return False
         present = claim.metadata.owner_references
         owners = wanted_owners(obj, leaving, present, uids)
         if owners != present:
             patch = {"metadata": {"ownerReferences": msgspec.to_builtins(owners) or None}}
             await patch_same(self._cluster, claim, patch)
+        return owners != present
 
     def _record_event(
         self, obj: StatefulSet, verb: str, what: str, error: errors.ApiError | None = None
