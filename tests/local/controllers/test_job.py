@@ -484,3 +484,14 @@ def test_when_a_pod_ended(status: dict[str, Any], ended_s: float) -> None:
     pod = Pod(metadata=meta, status=PodStatus(container_statuses=containers, conditions=ready))
 
     assert job_pods.finished_s(pod, 500.0) == ended_s
+
+
+def test_pods_whose_failures_do_not_count_are_replaced_with_growing_pauses_too() -> None:
+    async def scenario(world: World) -> None:
+        rule = policy(action="Ignore", onExitCodes={"operator": "In", "values": [3]})
+        await make_job(world, podFailurePolicy=rule)
+        await asyncio.sleep(60)
+
+        assert len(await pods(world)) == 3  # after 10 and 20 s
+
+    play(failing, scenario)

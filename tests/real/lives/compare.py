@@ -11,7 +11,7 @@ from tests.real.lives.lead import Life
 from tests.real.lives.look import Seen
 
 CONTROLLER_FLAGS = ("--kube-api-qps=2000", "--kube-api-burst=4000")
-PATIENT_QUIET_S = 4.0
+PATIENT_QUIET_S = 3.0
 """A life that differs is led again, with more time for busy machines: they may have been looked at too early."""
 
 

@@ -109,7 +109,7 @@ def plan(
     Raises: ProtocolError (indexes in the status or the success policy).
     """
     facts = job_facts.look(job, pods, released)
-    backoff = _backed_off(job, facts, backoff, now_s)
+    backoff = _backed_off(facts, backoff, now_s)
     suspended, start_time = bool(job.spec.suspend), job.status.start_time
     if start_time is None and not suspended:
         start_time = clock.rfc3339(now_s)
@@ -215,14 +215,14 @@ def _is_accounted(job: Job, pod: Pod, status: JobStatus) -> bool:
     return len(noted.succeeded) + len(noted.failed) < UNCOUNTED_MAX
 
 
-def _backed_off(job: Job, facts: JobPods, backoff: JobBackoff, now_s: float) -> JobBackoff:
+def _backed_off(facts: JobPods, backoff: JobBackoff, now_s: float) -> JobBackoff:
     """Failures in a row after the pods that ended since, in the order of their ends."""
-    ends = [(job_pods.finished_s(pod, now_s), True, pod) for pod in facts.new_failed]
-    ends += [(job_pods.finished_s(pod, now_s), False, pod) for pod in facts.new_succeeded]
-    for at_s, is_failure, pod in sorted(ends, key=lambda end: (end[0], end[2].metadata.uid)):
+    ends = [(job_pods.finished_s(pod, now_s), True) for pod in facts.new_failed]
+    ends += [(job_pods.finished_s(pod, now_s), False) for pod in facts.new_succeeded]
+    for at_s, is_failure in sorted(ends):
         if not is_failure:
             backoff = JobBackoff()
-        elif not job_pods.is_ignored(job, pod):
+        else:  # also where the failure policy does not count it
             backoff = JobBackoff(backoff.failures + 1, max(at_s, backoff.last_s))
     return backoff
 
