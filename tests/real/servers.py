@@ -41,7 +41,13 @@ class Servers:
         self.apiserver: Program
         self.controllers: Program
 
-    def start(self, *, controllers: bool = True, apiserver_flags: tuple[str, ...] = ()) -> None:
+    def start(
+        self,
+        *,
+        controllers: bool = True,
+        apiserver_flags: tuple[str, ...] = (),
+        controller_flags: tuple[str, ...] = (),
+    ) -> None:
         """Until the API server is ready. Raises: binaries.Missing; AssertionError with a program's last words."""
         found = binaries.located()
         self.authority.server("apiserver", (HOST, "10.96.0.1"))
@@ -56,7 +62,7 @@ class Servers:
         self.write_kubeconfig(self.kubeconfig, "administrator", "system:masters")
         self.wait_ready()
         if controllers:
-            self._start_controllers(found["kube-controller-manager"])
+            self._start_controllers(found["kube-controller-manager"], controller_flags)
 
     def _start_etcd(self, program: Path) -> str:
         url, peer_url = (f"http://{HOST}:{free_port()}" for _ in range(2))
@@ -103,7 +109,7 @@ class Servers:
             f"--kubelet-client-key={pki}/kubelet-client.key",
         )
 
-    def _start_controllers(self, program: Path) -> None:
+    def _start_controllers(self, program: Path, flags: tuple[str, ...]) -> None:
         kubeconfig = self.folder / "controllers.kubeconfig"
         self.write_kubeconfig(kubeconfig, "system:kube-controller-manager")
         self.controllers = self._program(
@@ -114,6 +120,7 @@ class Servers:
             f"--root-ca-file={self.folder}/ca.crt",
             f"--cluster-signing-cert-file={self.folder}/ca.crt",
             f"--cluster-signing-key-file={self.folder}/ca.key",
+            *flags,
         )
 
     def _program(self, path: Path, *arguments: str) -> Program:

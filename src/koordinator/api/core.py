@@ -384,6 +384,7 @@ class ServiceSpec(ViewPart, frozen=True, kw_only=True):
     ip_families: list[str] = []
     load_balancer_ip: str = ""
     load_balancer_class: str | None = None
+    traffic_distribution: str = ""
 
 
 class LoadBalancerIngress(ViewPart, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -48,6 +48,7 @@ from koordinator.local.controllers.daemonset import DaemonSetController
 from koordinator.local.controllers.deployment import DeploymentController
 from koordinator.local.controllers.disruption import DisruptionController
 from koordinator.local.controllers.endpoints import EndpointsController
+from koordinator.local.controllers.ephemeral_volumes import EphemeralVolumeController
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.job import JobController
 from koordinator.local.controllers.namespace import NamespaceContentsController, NamespaceController
@@ -63,6 +64,7 @@ from koordinator.local.controllers.resource_quota import ResourceQuotaController
 from koordinator.local.controllers.role_aggregation import RoleAggregationController
 from koordinator.local.controllers.service_addresses import LoadBalancerController
 from koordinator.local.controllers.statefulset import StatefulSetController
+from koordinator.local.controllers.volume_protection import VolumeProtectionController
 from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import FleetPolicy, HollowFleet, NodeShape
@@ -345,29 +347,31 @@ class LocalCluster:
     def _start_controllers(self, group: asyncio.TaskGroup) -> None:
         cluster = self._client("kube-controller-manager")
         factory = InformerFactory(cluster, new_rng(self._rng))
-        events = EventRecorder(cluster, "kube-controller-manager", rng=new_rng(self._rng))
-        autoscaler_events = EventRecorder(cluster, "horizontal-pod-autoscaler", rng=new_rng(self._rng))
+        recorders: list[EventRecorder] = []
+        events = _recorders(cluster, new_rng(self._rng), recorders)
         resources = self.registry.resources
         tls = self._options.tls
         controllers = [
             *workloads(cluster, factory, new_rng(self._rng)),
             NamespaceContentsController(cluster, factory, tls.ca_certificate.decode() if tls else ""),
-            EndpointsController(cluster, factory, events),
-            LoadBalancerController(cluster, factory, events),
-            PodAutoscalerController(cluster, factory, autoscaler_events, resources),
+            EndpointsController(cluster, factory, events("endpoint-slice-controller")),
+            LoadBalancerController(cluster, factory, events("service-controller")),
+            PodAutoscalerController(cluster, factory, events("horizontal-pod-autoscaler"), resources),
             GarbageCollector(cluster, factory, resources),
             NamespaceController(cluster, factory, resources),
-            NodeLifecycleController(cluster, factory, events, new_rng(self._rng)),
-            TaintEvictionController(cluster, factory, events),
+            NodeLifecycleController(cluster, factory, events("node-controller"), new_rng(self._rng)),
+            TaintEvictionController(cluster, factory, events("taint-eviction-controller")),
             PodGarbageCollector(cluster, factory),
-            DisruptionController(cluster, factory, events),
-            VolumeController(cluster, factory, events),
-            ResourceClaimController(cluster, factory, events),
+            DisruptionController(cluster, factory, events("controllermanager")),
+            VolumeController(cluster, factory, events("persistentvolume-controller")),
+            VolumeProtectionController(cluster, factory),
+            EphemeralVolumeController(cluster, factory, events("ephemeral_volume")),
+            ResourceClaimController(cluster, factory, events("resource_claim")),
             RoleAggregationController(cluster, factory),
             ResourceQuotaController(factory, resources, self.registry.recount_quota),
         ]
         factory.start(group)
-        for recorder in (events, autoscaler_events):
+        for recorder in recorders:
             self._start(group, recorder.run(), "events")
         for controller in controllers:
             self._start(group, controller.run(), type(controller).__name__)
@@ -428,18 +432,25 @@ class Runs(Protocol):
     async def run(self) -> None: ...
 
 
+def _recorders(
+    cluster: Cluster, rng: random.Random, made: list[EventRecorder]
+) -> Callable[[str], EventRecorder]:
+    """Return a function that makes recorders, each of which tells events under a name of its own; `made` gets them."""
+
+    def recorder(component: str) -> EventRecorder:
+        made.append(EventRecorder(cluster, component, rng=new_rng(rng)))
+        return made[-1]
+
+    return recorder
+
+
 def workloads(cluster: Cluster, factory: InformerFactory, rng: random.Random) -> list[Runs]:
     """Controllers of all built-in workload kinds, to be run side by side with the recorders of their events.
 
     Each tells its events under its own name, as `kubectl describe` shows it.
     """
     recorders: list[EventRecorder] = []
-
-    def events(component: str) -> EventRecorder:
-        recorder = EventRecorder(cluster, component, rng=new_rng(rng))
-        recorders.append(recorder)
-        return recorder
-
+    events = _recorders(cluster, rng, recorders)
     controllers: list[Runs] = [
         DeploymentController(cluster, factory, events("deployment-controller")),
         ReplicaSetController(cluster, factory, events("replicaset-controller"), ReplicaSet),

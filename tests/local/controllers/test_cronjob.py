@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from koordinator.api.apps import CronJob, Job
+from koordinator.api.apps import CronJob, CronJobSpec, Job
 from koordinator.api.core import Pod
+from koordinator.api.meta import ObjectMeta
+from koordinator.local.controllers import cronjob
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import controllers, edit, events_of, fetch, template
@@ -147,3 +149,13 @@ def test_a_schedule_that_makes_no_sense_is_reported() -> None:
         assert "end of range (61) above maximum (59)" in (await events_of(world, "InvalidSpec"))[0].message
 
     run(lasting(10), scenario)
+
+
+def test_a_job_tells_its_time_as_clocks_in_the_zone_of_its_schedule_show_it() -> None:
+    def told(zone: str | None) -> str:
+        spec = CronJobSpec(schedule="0 0 * * *", time_zone=zone, job_template={"spec": {}})
+        made = cronjob.new_job(CronJob(metadata=ObjectMeta(name="c"), spec=spec), 1_700_000_040.0)
+        return str(made["metadata"]["annotations"][cronjob.SCHEDULED_AT])
+
+    assert told("Asia/Tokyo") == "2023-11-15T07:14:00+09:00"
+    assert told("Etc/UTC") == told(None) == "2023-11-14T22:14:00Z"

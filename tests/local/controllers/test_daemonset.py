@@ -4,15 +4,27 @@ import asyncio
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from koordinator.api import affinity
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
 from koordinator.api.apps import ControllerRevision, DaemonSet
-from koordinator.api.core import Node, NodeSpec, Pod, PodSpec
-from koordinator.local.controllers import daemonset, pod_health
+from koordinator.api.core import Node, NodeSpec, Pod, PodSpec, PodStatus
+from koordinator.api.meta import Condition, ObjectMeta
+from koordinator.local.controllers import daemonset, pod_health, rollout
+from koordinator.local.controllers.daemonset import OnNode
 from tests.local.controllers.fake_kubelet import Fate
-from tests.local.controllers.workload_world import controllers, edit, events_of, fetch, make, pods, template
+from tests.local.controllers.workload_world import (
+    LABELS,
+    controllers,
+    edit,
+    events_of,
+    fetch,
+    make,
+    pods,
+    template,
+)
 from tests.local.controllers.world import World, run
 
 HASH = "controller-revision-hash"
@@ -206,7 +218,9 @@ def test_nodes_may_come_and_go_and_be_relabelled_and_there_is_one_pod_where_one_
             await asyncio.sleep(rng.choice([0.0, 0.1, 1.0]))
         await asyncio.sleep(20)
 
-        assert await nodes_with_pods(world) == sorted(name for name, wanted in alive.items() if wanted)
+        # Pods of nodes that are gone are left to the pod garbage collector.
+        left = [name for name in await nodes_with_pods(world) if name in alive]
+        assert left == sorted(name for name, wanted in alive.items() if wanted)
 
     run(controllers(), scenario)
 
@@ -234,3 +248,86 @@ def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
     node = Node(spec=NodeSpec(taints=[Taint(key="k", effect="PreferNoSchedule")]))
     found = daemonset.eligibility(PodSpec())(node)
     assert found == daemonset.Eligibility(True, True)
+
+
+def test_what_upstream_counts_for_old_clients_is_on_pods_and_not_on_revisions() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, "a")
+        body = {"metadata": {"name": "web", "annotations": {daemonset.TEMPLATE_GENERATION: "4"}}}
+        body["spec"] = {"selector": {"matchLabels": LABELS}, "template": template()}
+        await world.cluster.create(DaemonSet, body, "default")
+        await asyncio.sleep(5)
+
+        (pod,) = await pods(world)
+        assert pod.metadata.labels["pod-template-generation"] == "4"
+        (revision,) = (await world.cluster.list(ControllerRevision)).items
+        assert set(revision.metadata.labels) == {"app", HASH}
+
+    run(controllers(), scenario)
+
+
+def planned(*places: OnNode, surge: int = 0, unavailable: int = 0) -> tuple[list[str], list[str]]:
+    """Nodes that get a pod and pods that go, in the next step of an update."""
+    bounds = rollout.RolloutBounds(surge, unavailable)
+    plan = daemonset.plan_update(places, bounds, daemonset.PodCriteria("new", 0, 100.0))
+    return plan.create, [pod.metadata.name for pod in plan.delete]
+
+
+def place(node: str, *pods: Pod, starts: bool = True) -> OnNode:
+    return OnNode(node, daemonset.Eligibility(starts, True), list(pods))
+
+
+def pod_of(name: str, revision: str, *, ready: bool = True) -> Pod:
+    meta = ObjectMeta(name=name, labels={HASH: revision})
+    return Pod(metadata=meta, status=PodStatus(conditions=[Condition(type="Ready", status=str(ready))]))
+
+
+def test_a_surge_is_as_large_as_allowed_whatever_does_not_work_besides() -> None:
+    broken = place("a", pod_of("old-a", "old", ready=False))
+    others = [place(node, pod_of(f"old-{node}", "old")) for node in "bc"]
+
+    assert planned(broken, *others, surge=1) == (["a", "b"], [])
+
+
+def test_old_pods_where_none_may_start_go_once_enough_others_work() -> None:
+    leaving = place("a", pod_of("old-a", "old"), starts=False)
+    waiting = place("b", pod_of("new-b", "new", ready=False))
+    working = place("b", pod_of("new-b", "new"))
+
+    assert planned(leaving, waiting, surge=1) == ([], [])
+    assert planned(leaving, working, surge=1) == ([], ["old-a"])
+    assert planned(place("a", pod_of("old-a", "old", ready=False), starts=False), surge=1) == ([], ["old-a"])
+
+
+def test_an_update_reaches_pods_where_none_may_start_now() -> None:
+    assert planned(place("a", pod_of("old-a", "old"), starts=False), unavailable=1) == ([], ["old-a"])
+
+
+def steps(*places: OnNode, surges: bool) -> tuple[list[str], list[str]]:
+    plan = daemonset.plan_pods(places, daemonset.PodCriteria("new", 0, 100.0), surges=surges)
+    return plan.create, [pod.metadata.name for pod in plan.delete]
+
+
+def test_with_a_surge_an_old_pod_that_is_not_ready_gives_way_at_once() -> None:
+    both = place("a", pod_of("old-a", "old", ready=False), pod_of("new-a", "new", ready=False))
+
+    assert steps(both, surges=True) == ([], ["old-a"])
+
+
+def test_with_a_surge_a_pod_that_failed_is_replaced_before_it_is_gone() -> None:
+    failed = msgspec.structs.replace(pod_of("new-a", "new"), status=PodStatus(phase="Failed"))
+
+    assert steps(place("a", failed), surges=True) == (["a"], ["new-a"])
+    assert steps(place("a", failed), surges=False) == ([], ["new-a"])
+
+
+def test_pods_of_a_node_that_is_gone_are_left_alone_unless_they_wait_for_it() -> None:
+    placed = msgspec.structs.replace(pod_of("placed", "new"), spec=PodSpec(node_name="gone"))
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gone"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    spec = msgspec.convert({"affinity": {"nodeAffinity": required}}, PodSpec)
+    waiting = msgspec.structs.replace(pod_of("waiting", "new"), spec=spec)
+
+    found = daemonset.by_node({}, [placed, waiting])
+
+    assert steps(*found, surges=False) == ([], ["waiting"])

@@ -317,3 +317,16 @@ def test_conflicts_are_tried_again() -> None:
         assert await sizes(world) == {"a": 0, "b": 3}
 
     run(controllers(), scenario)
+
+
+def test_a_replica_set_forgets_a_readiness_time_that_is_taken_back() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, Deployment, replicas=1, minReadySeconds=3)
+        await asyncio.sleep(5)
+        await edit(world, Deployment, minReadySeconds=None)
+        await asyncio.sleep(5)
+
+        listed = await world.cluster.request("GET", "/apis/apps/v1/namespaces/default/replicasets")
+        assert ["minReadySeconds" in each["spec"] for each in listed["items"]] == [False]
+
+    run(controllers(), scenario)

@@ -12,6 +12,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import disruption
 from koordinator.local.controllers.disruption import DisruptionController
+from tests.local.controllers.workload_world import events_of
 from tests.local.controllers.world import Runs, World, owned_by, run
 
 
@@ -80,15 +81,47 @@ def test_a_percentage_counts_what_the_workload_wants_not_what_it_has() -> None:
     run(build, scenario)
 
 
-def test_pods_without_a_workload_under_a_percentage_allow_nothing_and_say_why() -> None:
+def test_pods_without_a_workload_do_not_count_under_a_percentage_and_the_budget_says_so() -> None:
     async def scenario(world: World) -> None:
         await add_pods(world, 3)
         await add_budget(world, minAvailable="50%")
 
-        found = await budget(world)
-        assert found.status.disruptions_allowed == 0
-        assert found.status.conditions[0].reason == "SyncFailed"
-        assert "found no controller ref" in found.status.conditions[0].message
+        found = (await budget(world)).status
+        assert (found.expected_pods, found.current_healthy, found.disruptions_allowed) == (0, 3, 0)
+        assert found.conditions[0].reason == "InsufficientPods"
+        (told,) = await events_of(world, "UnmanagedPods")
+        assert ".spec.minAvailable" in told.message
+
+    run(build, scenario)
+
+
+def test_pods_of_a_workload_that_nobody_knows_allow_nothing_and_the_counts_stay() -> None:
+    async def scenario(world: World) -> None:
+        owner = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "name": "gone",
+            "uid": "u",
+            "controller": True,
+        }
+        await add_pods(world, 3, owner)
+        await add_budget(world, minAvailable="50%")
+
+        found = (await budget(world)).status
+        assert (found.disruptions_allowed, found.observed_generation) == (0, 0)
+        assert found.conditions[0].reason == "SyncFailed"
+        (told,) = await events_of(world, "CalculateExpectedPodCountFailed")
+        assert told.message.startswith("Failed to calculate the number of expected pods: ")
+
+    run(build, scenario)
+
+
+def test_a_budget_without_pods_says_so() -> None:
+    async def scenario(world: World) -> None:
+        await add_budget(world, minAvailable=1)
+
+        (told,) = await events_of(world, "NoPods")
+        assert told.message == "No matching pods found"
 
     run(build, scenario)
 

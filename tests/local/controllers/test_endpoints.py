@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from koordinator.api.core import Node, Pod, Service
 from koordinator.api.groups import Endpoints, EndpointSlice
@@ -330,3 +331,33 @@ def test_the_api_server_says_where_it_is_also_after_it_moved() -> None:
         assert (own.spec.ports[0].target_port, own.spec.cluster_ip) == (4321, "10.96.0.1")
 
     run(lambda world: [], scenario)
+
+
+@pytest.mark.parametrize(
+    ("wish", "mode", "hints"),
+    [
+        pytest.param("PreferClose", "", {"forZones": [{"name": "za"}]}, id="close is the zone"),
+        pytest.param("PreferSameZone", "", {"forZones": [{"name": "za"}]}, id="the zone"),
+        pytest.param(
+            *("PreferSameNode", "", {"forZones": [{"name": "za"}], "forNodes": [{"name": "n1"}]}),
+            id="the node, and the zone where that fails",
+        ),
+        pytest.param("PreferClose", "Auto", None, id="the annotation goes before"),
+        pytest.param("", "", None, id="no wish"),
+    ],
+)
+def test_ready_endpoints_say_for_whom_they_are(wish: str, mode: str, hints: object) -> None:
+    async def scenario(world: World) -> None:
+        await node(world, "n1", "za")
+        await pod(world, "a", "10.0.0.1")
+        await pod(world, "b", "10.0.0.2", ready=False)
+        await service(world, **({"trafficDistribution": wish} if wish else {}))
+        notes = {"metadata": {"annotations": {"service.kubernetes.io/topology-mode": mode or None}}}
+        await world.cluster.patch(Service, "web", notes, "default")
+        await asyncio.sleep(2)
+
+        [found] = await slices(world)
+        told = {each["addresses"][0]: each.get("hints") for each in found.endpoints}
+        assert told == {"10.0.0.1": hints, "10.0.0.2": None}
+
+    run(build, scenario)

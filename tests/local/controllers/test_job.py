@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from koordinator.api.apps import Job
-from koordinator.api.core import Pod
-from koordinator.api.meta import Object
+from koordinator.api.apps import Job, JobSpec
+from koordinator.api.core import ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus
+from koordinator.api.meta import Condition, Object, ObjectMeta
 from koordinator.cluster import errors
 from koordinator.local.controllers import job_pods
 from tests.local.controllers.fake_kubelet import Fate
@@ -155,7 +155,7 @@ def test_a_suspended_job_stops_its_pods_without_counting_them_and_resumes() -> N
         await asyncio.sleep(5)
         job = await fetch(world, Job)
         assert await pods(world) == []
-        assert (job.status.active, job.status.failed, job.status.start_time) == (0, 0, None)
+        assert (job.status.active, job.status.failed) == (0, 0)
         assert conditions(job)["Suspended"] == ("True", "JobSuspended")
 
         await edit(world, Job, suspend=False)
@@ -388,3 +388,110 @@ def test_every_pod_counts_exactly_once_whatever_fails_on_the_way(seed: int, inde
 def test_index_sets_as_text(indexes: list[int], text: str) -> None:
     assert job_pods.to_text(indexes) == text
     assert job_pods.parse(text, "") == set(indexes)
+
+
+def limited(**spec: Any) -> dict[str, Any]:
+    return {"completionMode": "Indexed", "backoffLimitPerIndex": 3, "backoffLimit": 100, **spec}
+
+
+def test_each_index_pauses_for_itself_and_its_failed_pod_stays_until_the_next_one_is_made() -> None:
+    def fate_of(pod: Pod) -> Fate:
+        bad = pod.metadata.annotations[INDEX] == "0"
+        return Fate(ready_s=1.0, run_s=1.0 if bad else 200.0, exit_code=int(bad))
+
+    async def scenario(world: World) -> None:
+        await make_job(world, **limited(completions=3, parallelism=3))
+        await asyncio.sleep(8)
+        job = await fetch(world, Job)
+        assert (job.status.active, job.status.failed) == (2, 0)
+        (failed,) = [pod for pod in await pods(world) if pod.status.phase == "Failed"]
+        assert failed.metadata.finalizers == [job_pods.TRACKING]
+
+        await asyncio.sleep(10)
+        assert (await fetch(world, Job)).status.failed == 1
+        counts = sorted(
+            pod.metadata.annotations["batch.kubernetes.io/job-index-failure-count"]
+            for pod in await pods(world)
+        )
+        assert counts == ["0", "0", "0", "1"]
+        await asyncio.sleep(12)  # the next pause is of 20 s
+        assert (await fetch(world, Job)).status.active == 2
+
+    play(fate_of, scenario)
+
+
+def test_failures_that_do_not_count_are_counted_apart() -> None:
+    async def scenario(world: World) -> None:
+        rule = policy(action="Ignore", onExitCodes={"operator": "In", "values": [3]})
+        spec = limited(completions=1, parallelism=1, backoffLimitPerIndex=0)
+        await make_job(world, **spec, podFailurePolicy=rule)
+        await asyncio.sleep(25)
+
+        annotations = [pod.metadata.annotations for pod in await pods(world)]
+        assert "1" in [
+            found.get("batch.kubernetes.io/job-index-ignored-failure-count") for found in annotations
+        ]
+        assert {found["batch.kubernetes.io/job-index-failure-count"] for found in annotations} == {"0"}
+
+    play(failing, scenario)
+
+
+def test_a_job_that_fails_counts_the_pods_that_it_stops_at_once() -> None:
+    async def scenario(world: World) -> None:
+        rule = policy(action="Count", onExitCodes={"operator": "In", "values": [77]})
+        limits = {"parallelism": 2, "completions": 2, "activeDeadlineSeconds": 5}
+        await make_job(world, **limits, podFailurePolicy=rule)
+        await asyncio.sleep(8)
+
+        job = await fetch(world, Job)
+        assert (job.status.failed, job.status.terminating) == (2, 2)
+        assert "Failed" not in conditions(job)
+        await asyncio.sleep(30)
+        assert conditions(await fetch(world, Job))["Failed"] == ("True", "DeadlineExceeded")
+
+    play(lambda _: Fate(ready_s=1.0, stop_s=20.0), scenario)
+
+
+def test_the_index_stays_whole_in_long_names() -> None:
+    job = Job(metadata=ObjectMeta(name="j" * 63), spec=JobSpec(template={"spec": {}}))
+
+    made = job_pods.new_pod(job, 1234, None)
+
+    assert made["metadata"]["generateName"].endswith("j-1234-")
+    assert len(made["metadata"]["generateName"]) == 58
+
+
+@pytest.mark.parametrize(
+    ("status", "ended_s"),
+    [
+        pytest.param({"containers": ["00:05", "00:09"], "ready": "00:20"}, 9, id="the last container"),
+        pytest.param({"containers": ["00:05", None], "ready": "00:20"}, 20, id="one container has not ended"),
+        pytest.param({"containers": []}, 40, id="its deletion, without the grace"),
+    ],
+)
+def test_when_a_pod_ended(status: dict[str, Any], ended_s: float) -> None:
+    def at(text: str | None) -> str | None:
+        return f"1970-01-01T00:{text}Z" if text else None
+
+    states = [
+        ContainerState(terminated=ContainerStateTerminated(finished_at=at(end))) if end else ContainerState()
+        for end in status["containers"]
+    ]
+    containers = [ContainerStatus(state=state) for state in states]
+    since = at(status.get("ready"))
+    ready = [Condition(type="Ready", status="False", last_transition_time=since)] if since else []
+    meta = ObjectMeta(deletion_timestamp=at("01:10"), deletion_grace_period_seconds=30)
+    pod = Pod(metadata=meta, status=PodStatus(container_statuses=containers, conditions=ready))
+
+    assert job_pods.finished_s(pod, 500.0) == ended_s
+
+
+def test_pods_whose_failures_do_not_count_are_replaced_with_growing_pauses_too() -> None:
+    async def scenario(world: World) -> None:
+        rule = policy(action="Ignore", onExitCodes={"operator": "In", "values": [3]})
+        await make_job(world, podFailurePolicy=rule)
+        await asyncio.sleep(60)
+
+        assert len(await pods(world)) == 3  # after 10 and 20 s
+
+    play(failing, scenario)

@@ -10,12 +10,13 @@ from koordinator.api.affinity import Taint, Toleration
 from koordinator.api.core import Node, Pod
 from koordinator.api.groups import Lease
 from koordinator.cluster.events import EventRecorder
-from koordinator.local.controllers import node_lifecycle
+from koordinator.local.controllers import node_lifecycle, pod_health
 from koordinator.local.controllers.node_lifecycle import (
     NodeLifecycleController,
     PodGarbageCollector,
     TaintEvictionController,
 )
+from tests.local.controllers.workload_world import events_of
 from tests.local.controllers.world import Runs, World, run
 
 LEASES = node_lifecycle.LEASE_NAMESPACE
@@ -162,3 +163,113 @@ def test_the_shortest_toleration_counts_and_an_untolerated_taint_ends_it_now() -
     assert node_lifecycle.stay_s([unreachable, dedicated], both[:1]) == 0
     assert node_lifecycle.stay_s([unreachable], [Toleration(operator="Exists")]) is None
     assert node_lifecycle.stay_s([], []) is None
+
+
+async def disruption_of(world: World, name: str) -> tuple[str, str]:
+    """Phase of a pod and why it is disturbed."""
+    found = await world.cluster.get(Pod, name, "default")
+    told = [c.reason for c in found.status.conditions if (c.type, c.status) == ("DisruptionTarget", "True")]
+    return found.status.phase, "".join(told)
+
+
+async def make_ready(world: World, name: str) -> None:
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await world.cluster.patch(Pod, name, {"status": status}, "default", subresource="status")
+
+
+def test_pods_of_a_silent_node_are_not_ready_any_more() -> None:
+    async def scenario(world: World) -> None:
+        for name in ("quiet", "alive"):
+            await add_node(world, name)
+        for name, node in (("lost", "quiet"), ("fine", "alive")):
+            await world.cluster.create(Pod, pod(name, node, tolerate(None)), "default")
+            await make_ready(world, name)
+
+        await beat(world, "alive", 70)
+
+        assert not pod_health.is_ready(await world.cluster.get(Pod, "lost", "default"))
+        assert pod_health.is_ready(await world.cluster.get(Pod, "fine", "default"))
+        (told,) = [
+            event for event in await events_of(world, "NodeNotReady") if event.involved_object.kind == "Pod"
+        ]
+        assert told.message == "Node is not ready"
+
+    run(build, scenario)
+
+
+def test_a_node_that_never_reported_gets_more_time() -> None:
+    async def scenario(world: World) -> None:
+        await world.cluster.create(Node, {"metadata": {"name": "new"}})
+        await asyncio.sleep(57)
+        assert node_lifecycle.ready_status(await world.cluster.get(Node, "new")) == ""
+
+        await asyncio.sleep(10)
+        assert node_lifecycle.ready_status(await world.cluster.get(Node, "new")) == "Unknown"
+
+    run(build, scenario)
+
+
+def test_a_taint_tells_pods_why_they_go_and_that_they_may_stay_after_all() -> None:
+    async def scenario(world: World) -> None:
+        await add_node(world, "a")
+        kept = {"finalizers": ["test/kept"]}
+        for name, seconds in (("patient", 20), ("ends", 5)):
+            body = pod(name, "a", {"key": "mine", "operator": "Exists", "tolerationSeconds": seconds})
+            await world.cluster.create(Pod, {**body, "metadata": {**body["metadata"], **kept}}, "default")
+        taint = {"key": "mine", "effect": "NoExecute"}
+        await world.cluster.patch(Node, "a", {"spec": {"taints": [taint]}})
+        await asyncio.sleep(10)
+        assert (await disruption_of(world, "ends"))[1] == "DeletionByTaintManager"
+
+        await world.cluster.patch(Node, "a", {"spec": {"taints": None}})
+        await asyncio.sleep(20)
+        assert (await disruption_of(world, "patient"))[1] == ""
+        messages = {event.message for event in await events_of(world, "TaintManagerEviction")}
+        assert messages == {
+            *("Marking for deletion Pod default/ends", "Cancelling deletion of Pod default/patient"),
+        }
+
+    run(build, scenario)
+
+
+def test_pods_that_are_collected_have_failed_first() -> None:
+    async def scenario(world: World) -> None:
+        await add_node(world, "a")
+        kept = {"finalizers": ["test/kept"]}
+        for name, node in (("orphan", "gone"), ("unplaced", "")):
+            body = pod(name, node)
+            await world.cluster.create(Pod, {**body, "metadata": {**body["metadata"], **kept}}, "default")
+        await world.cluster.delete(Pod, "unplaced", "default")
+        await asyncio.sleep(60)
+
+        assert await disruption_of(world, "orphan") == ("Failed", "DeletionByPodGC")
+        assert await disruption_of(world, "unplaced") == ("Failed", "")
+
+    run(build, scenario)
+
+
+def test_the_node_that_has_waited_longest_is_the_next_whose_pods_leave() -> None:
+    async def scenario(world: World) -> None:
+        for name in ("a", "b", "c", "d", "e"):
+            await add_node(world, name)
+        await call_ready(world, "a", "False")
+        await asyncio.sleep(1)
+        await call_ready(world, "b", "False")
+        await asyncio.sleep(6)
+        # Whoever takes its taints away puts it at the end.
+        await world.cluster.patch(Node, "a", {"spec": {"taints": None}})
+        await asyncio.sleep(5)
+
+        marked = {
+            name: any(t.effect == "NoExecute" for t in (await world.cluster.get(Node, name)).spec.taints)
+            for name in ("a", "b")
+        }
+        assert marked == {"a": False, "b": True}
+
+    run(build, scenario)
+
+
+async def call_ready(world: World, name: str, status: str) -> None:
+    now = clock.rfc3339(world.cluster.clock.now())
+    ready = {"type": "Ready", "status": status, "lastHeartbeatTime": now, "lastTransitionTime": now}
+    await world.cluster.patch(Node, name, {"status": {"conditions": [ready]}}, subresource="status")

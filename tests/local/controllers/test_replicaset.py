@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from koordinator.api.apps import ReplicaSet, ReplicationController
+from koordinator.api.apps import Deployment, ReplicaSet, ReplicationController
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from tests.local.controllers.fake_kubelet import Fate
@@ -214,3 +214,19 @@ def test_a_selector_that_makes_no_sense_gets_an_event_and_harms_nobody() -> None
         assert "unknown operator 'Near'" in (await events_of(world, "InvalidSpec"))[0].message
 
     run(controllers(), scenario)
+
+
+def test_it_tells_how_many_pods_are_stopping_and_so_does_its_deployment() -> None:
+    async def scenario(world: World) -> None:
+        made = await make(world, Deployment, replicas=3)
+        await asyncio.sleep(5)
+        await edit(world, Deployment, replicas=1)
+        await asyncio.sleep(5)
+
+        (one,) = (await world.cluster.list(ReplicaSet)).items
+        assert (one.status.replicas, one.status.terminating_replicas) == (1, 2)
+        assert (await fetch(world, Deployment)).status.terminating_replicas == 2
+        await asyncio.sleep(30)
+        assert (await fetch(world, Deployment, made.metadata.name)).status.terminating_replicas == 0
+
+    run(controllers(lambda _: Fate(stop_s=20.0)), scenario)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from koordinator.api.apps import ControllerRevision, StatefulSet
+from koordinator.api.apps import ClaimRetentionPolicy, ControllerRevision, StatefulSet, StatefulSetSpec
 from koordinator.api.core import Pod
+from koordinator.api.meta import ObjectMeta, OwnerReference
 from koordinator.api.storage import PersistentVolumeClaim
-from koordinator.local.controllers import pod_health
+from koordinator.local.controllers import pod_health, statefulset
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import (
@@ -61,7 +62,7 @@ def test_pods_come_one_after_the_other_with_names_that_stay() -> None:
         assert (status.current_replicas, status.updated_replicas) == (3, 3)
         assert status.current_revision == status.update_revision == labels["controller-revision-hash"]
         messages = [event.message for event in await events_of(world, "SuccessfulCreate")]
-        assert "create Pod web-0 in StatefulSet web successful" in messages
+        assert "Create Pod web-0 in StatefulSet web successful" in messages
 
         await world.cluster.delete(Pod, "web-1", "default")
         await asyncio.sleep(5)
@@ -196,7 +197,7 @@ def test_each_pod_has_its_own_claim_which_outlives_it_by_default() -> None:
         claim = await world.cluster.get(PersistentVolumeClaim, "data-web-1", "default")
         assert claim.metadata.labels == LABELS
         messages = [event.message for event in await events_of(world, "SuccessfulCreate")]
-        assert "create Claim data-web-0 Pod web-0 in StatefulSet web success" in messages
+        assert "Create Claim data-web-0 Pod web-0 in StatefulSet web success" in messages
 
         await edit(world, StatefulSet, replicas=0)
         await asyncio.sleep(10)
@@ -303,5 +304,72 @@ def test_a_bound_that_is_no_percentage_is_reported() -> None:
         await make(world, StatefulSet, replicas=1, updateStrategy=strategy)
         await asyncio.sleep(10)
         assert "maxUnavailable: 'most'" in (await events_of(world, "InvalidSpec"))[0].message
+
+    run(controllers(), scenario)
+
+
+def test_pods_tell_the_prefix_of_their_names_as_all_pods_of_workloads_do() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, StatefulSet, replicas=1)
+        await asyncio.sleep(5)
+
+        (pod,) = await pods(world)
+        assert (pod.metadata.name, pod.metadata.generate_name) == ("web-0", "web-")
+
+    run(controllers(), scenario)
+
+
+def owner_of(kind: str, name: str, uid: str, *, controller: bool = True) -> OwnerReference:
+    version = "v1" if kind == "Pod" else "apps/v1"
+    return OwnerReference(
+        api_version=version,
+        kind=kind,
+        name=name,
+        uid=uid,
+        controller=controller,
+        block_owner_deletion=controller,
+    )
+
+
+OURS, STRANGE = owner_of("StatefulSet", "web", "set"), owner_of("Other", "x", "o")
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted"),
+    [
+        pytest.param([], [OURS], id="the set is its controller"),
+        pytest.param(
+            [owner_of("StatefulSet", "web", "set", controller=False)], [OURS], id="also where it only owned"
+        ),
+        pytest.param([STRANGE], [STRANGE], id="who has another controller is left alone"),
+        pytest.param([STRANGE, OURS], [STRANGE], id="and not owned besides"),
+        pytest.param([OURS], [OURS], id="nothing is to be done"),
+        *[
+            pytest.param([stale], [stale], id=f"of an earlier {stale.kind} of that name")
+            for stale in (owner_of("StatefulSet", "web", "before"), owner_of("Pod", "web-0", "before"))
+        ],
+    ],
+)
+def test_owners_of_a_claim_that_goes_with_its_set(
+    present: list[OwnerReference], wanted: list[OwnerReference]
+) -> None:
+    policy = ClaimRetentionPolicy(when_deleted="Delete")
+    spec = StatefulSetSpec(persistent_volume_claim_retention_policy=policy)
+    obj = StatefulSet(metadata=ObjectMeta(name="web", uid="set"), spec=spec)
+
+    assert statefulset.wanted_owners(obj, None, present, ["pod"]) == wanted
+
+
+def test_a_set_that_takes_over_the_claims_of_its_pods_says_so() -> None:
+    async def scenario(world: World) -> None:
+        await make(world, StatefulSet, replicas=1, volumeClaimTemplates=CLAIMS)
+        await asyncio.sleep(5)
+        assert not await events_of(world, "SuccessfulUpdate")
+
+        await edit(world, StatefulSet, persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete"})
+        await asyncio.sleep(5)
+
+        (told,) = await events_of(world, "SuccessfulUpdate")
+        assert told.message == "Update Pod web-0 in StatefulSet web successful"
 
     run(controllers(), scenario)

@@ -3,10 +3,14 @@
 import asyncio
 from typing import Any
 
+from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers import volumes
+from koordinator.local.controllers.ephemeral_volumes import EphemeralVolumeController
+from koordinator.local.controllers.volume_protection import VolumeProtectionController
 from koordinator.local.controllers.volumes import VolumeController
+from tests.local.controllers.workload_world import events_of
 from tests.local.controllers.world import Runs, World, run
 
 
@@ -124,3 +128,94 @@ def test_a_volume_reserved_for_a_claim_waits_for_it() -> None:
         assert (await found(world, "stranger")).status.phase == "Pending"
 
     run(build, scenario)
+
+
+def test_a_claim_whose_class_is_missing_says_which() -> None:
+    async def scenario(world: World) -> None:
+        await claim(world, storageClassName="fast")
+        await asyncio.sleep(1)
+
+        (told,) = await events_of(world, "ProvisioningFailed")
+        assert told.message == 'storageclass.storage.k8s.io "fast" not found'
+
+    run(build, scenario)
+
+
+def protect(world: World) -> list[Runs]:
+    events = EventRecorder(world.cluster, "test", rng=world.rng)
+    return [
+        events,
+        VolumeProtectionController(world.cluster, world.factory),
+        EphemeralVolumeController(world.cluster, world.factory, events),
+    ]
+
+
+async def add_pod(world: World, *volumes: dict[str, Any], node: str = "n") -> None:
+    spec = {"nodeName": node, "containers": [{"name": "c", "image": "x"}], "volumes": list(volumes)}
+    spec["terminationGracePeriodSeconds"] = 0
+    await world.cluster.create(Pod, {"metadata": {"name": "user"}, "spec": spec}, "default")
+    await asyncio.sleep(1)
+
+
+def test_a_claim_that_a_pod_uses_stays_until_the_pod_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        await claim(world)
+        await claim(world, "idle")
+        await add_pod(world, {"name": "v", "persistentVolumeClaim": {"claimName": "data"}})
+        for name in ("data", "idle"):
+            await world.cluster.delete(PersistentVolumeClaim, name, "default")
+        await asyncio.sleep(1)
+        left = (await world.cluster.list(PersistentVolumeClaim)).items
+        assert [each.metadata.name for each in left] == ["data"]
+
+        await world.cluster.delete(Pod, "user", "default")
+        await asyncio.sleep(1)
+        assert not (await world.cluster.list(PersistentVolumeClaim)).items
+
+    run(protect, scenario)
+
+
+def test_a_bound_volume_stays_until_it_is_bound_no_more() -> None:
+    async def scenario(world: World) -> None:
+        await volume(world, "pv", "1Gi")
+        await world.cluster.patch(
+            PersistentVolume, "pv", {"status": {"phase": "Bound"}}, subresource="status"
+        )
+        await asyncio.sleep(1)
+        await world.cluster.delete(PersistentVolume, "pv")
+        await asyncio.sleep(1)
+        assert await phases(world) == {"pv": "Bound"}
+
+        await world.cluster.patch(
+            PersistentVolume, "pv", {"status": {"phase": "Released"}}, subresource="status"
+        )
+        await asyncio.sleep(1)
+        assert await phases(world) == {}
+
+    run(protect, scenario)
+
+
+def test_an_ephemeral_volume_gets_a_claim_of_its_own_and_no_other() -> None:
+    template = {"metadata": {"labels": {"for": "scratch"}}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+
+    async def scenario(world: World) -> None:
+        await claim(world, "user-taken")
+        volumes = [
+            {"name": name, "ephemeral": {"volumeClaimTemplate": template}} for name in ("own", "taken")
+        ]
+        await add_pod(world, *volumes)
+
+        made = await found(world, "user-own")
+        assert [(owner.kind, owner.name) for owner in made.metadata.owner_references] == [("Pod", "user")]
+        assert made.metadata.labels == {"for": "scratch"}
+        (told,) = await events_of(world, "FailedBinding")
+        assert "PVC default/user-taken was not created for pod default/user" in told.message
+
+        await world.cluster.patch(
+            PersistentVolumeClaim, "user-taken", {"metadata": {"finalizers": None}}, "default"
+        )
+        await world.cluster.delete(PersistentVolumeClaim, "user-taken", "default")
+        await asyncio.sleep(10)
+        assert (await found(world, "user-taken")).metadata.owner_references
+
+    run(protect, scenario)

@@ -5,6 +5,7 @@ Source: kube-controller-manager's cronjob controller.
 
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -63,7 +64,7 @@ def new_job(obj: CronJob, at_s: float) -> dict[str, Any]:
     spec, meta = template.get("spec"), template.get("metadata") or {}
     if not isinstance(spec, dict) or not isinstance(meta, dict):
         raise ProtocolError("", "spec.jobTemplate", "spec and metadata must be objects")
-    annotations = {**(meta.get("annotations") or {}), SCHEDULED_AT: clock.rfc3339(at_s)}
+    annotations = {**(meta.get("annotations") or {}), SCHEDULED_AT: _scheduled_at(obj, at_s)}
     made = {
         "name": job_name(obj, at_s),
         "labels": dict(meta.get("labels") or {}),
@@ -71,6 +72,12 @@ def new_job(obj: CronJob, at_s: float) -> dict[str, Any]:
         "ownerReferences": [owner_reference(obj)],
     }
     return {"metadata": made, "spec": dict(spec)}
+
+
+def _scheduled_at(obj: CronJob, at_s: float) -> str:
+    """Return a time as the clocks of the CronJob's zone show it, of UTC without one."""
+    shown = datetime.fromtimestamp(at_s, cron.time_zone(obj.spec.time_zone))
+    return shown.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def beyond_history(obj: CronJob, jobs: Sequence[Job]) -> list[Job]:

@@ -29,6 +29,8 @@ from koordinator.local.controllers.revisions import POD_LABEL
 
 BURST_MAX = 250  # pods created or deleted in one go, as upstream
 ON_DELETE = "OnDelete"
+# How often the template changed, as the API server counts it for old clients.
+TEMPLATE_GENERATION, GENERATION_LABEL = "deprecated.daemonset.template.generation", "pod-template-generation"
 
 
 _ALWAYS_TOLERATED = (
@@ -119,14 +121,23 @@ def target_node(pod: Pod) -> str:
 
 
 def by_node(nodes: Mapping[str, Eligibility], pods: Sequence[Pod]) -> list[OnNode]:
-    """Return the pods by node: all nodes of the cluster, then those that are gone but still have pods."""
+    """Return the pods by node: all nodes of the cluster, then those that are gone and for which pods still wait.
+
+    Pods that were on a node which is gone are the pod garbage collector's.
+    """
     found: dict[str, list[Pod]] = {name: [] for name in nodes}
-    for pod in sorted(pods, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
+    for pod in sorted(pods, key=_age):
         if is_deleting(pod) and is_terminated(pod):
             continue
-        found.setdefault(target_node(pod), []).append(pod)
+        if pod.spec.node_name in found or not pod.spec.node_name:
+            found.setdefault(target_node(pod), []).append(pod)
     gone = Eligibility(False, False)
     return [OnNode(name, nodes.get(name, gone), there) for name, there in found.items()]
+
+
+def _age(pod: Pod) -> tuple[bool, str, str]:
+    """Return a key that sorts pods that have a node first, then older ones."""
+    return not pod.spec.node_name, pod.metadata.creation_timestamp or "", pod.metadata.name
 
 
 def is_updated(pod: Pod, revision: str) -> bool:
@@ -146,19 +157,18 @@ def plan_pods(places: Sequence[OnNode], by: PodCriteria, *, surges: bool) -> Dae
         made.delete.extend(over)
         running = [pod for pod in living if pod_health.is_active(pod)]
         made.delete.extend(_surplus(running, by) if surges else running[1:])
-        # With a surge, an old pod that stops may do so in its own time.
-        is_free = not over and not running and not any(by.is_new(pod) for pod in place.pods)
-        if place.fit.starts and (not place.pods or (surges and is_free)):
+        # With a surge, a pod that stops or has failed may go in its own time.
+        if place.fit.starts and (not place.pods or (surges and not running)):
             made.create.append(place.name)
     return made
 
 
 def _surplus(running: Sequence[Pod], by: PodCriteria) -> list[Pod]:
-    """Return all but the oldest of each template, and the old one once the new one is available."""
+    """Return all but the oldest of each template, and the old one once it is not ready or the new one available."""
     old = [pod for pod in running if not by.is_new(pod)]
     new = [pod for pod in running if by.is_new(pod)]
     surplus = [*old[1:], *new[1:]]
-    if old and new and by.is_available(new[0]):
+    if old and new and (not pod_health.is_ready(old[0]) or by.is_available(new[0])):
         surplus.append(old[0])
     return surplus
 
@@ -172,45 +182,67 @@ def bounds_of(obj: DaemonSet, desired: int) -> rollout.RolloutBounds:
     return rollout.bounds(surge or 0, least, desired, "spec.updateStrategy.rollingUpdate", up=True)
 
 
+def _one_of_each(place: OnNode, by: PodCriteria) -> tuple[Pod | None, Pod | None] | None:
+    """Return the old and the new pod that live on a node; None while there are more, which `plan_pods` mends."""
+    living = [pod for pod in place.pods if not is_deleting(pod)]
+    old = [pod for pod in living if not by.is_new(pod)]
+    new = [pod for pod in living if by.is_new(pod)]
+    if len(old) > 1 or len(new) > 1:
+        return None
+    return old[0] if old else None, new[0] if new else None
+
+
 def plan_update(places: Sequence[OnNode], bounds: rollout.RolloutBounds, by: PodCriteria) -> DaemonPlan:
     """Return the next step of a rolling update, after `plan` has nothing left to do."""
-    wanted = [place for place in places if place.fit.starts]
+    concerned = [place for place in places if place.fit.starts or place.pods]
     if bounds.surge:
-        return _surge(wanted, bounds.surge, by)
+        return _surge(concerned, bounds.surge, by)
     unavailable = 0
     replaceable: list[Pod] = []
     candidates: list[Pod] = []
-    for place in wanted:
-        living = [pod for pod in place.pods if not is_deleting(pod)]
-        is_up = any(by.is_available(pod) for pod in living)
+    for place in concerned:
+        old, new = _one_of_each(place, by) or (None, None)
+        only = new if old is None else old if new is None else None
+        is_up = only is not None and by.is_available(only)
         unavailable += not is_up
-        (candidates if is_up else replaceable).extend(pod for pod in living if not by.is_new(pod))
+        if only is not None and only is old:
+            (candidates if is_up else replaceable).append(only)
     # Old pods that do not work may go at any time; of those that work, as many as may be missing.
     spare = max(bounds.unavailable - unavailable, 0)
     return DaemonPlan([], [*replaceable, *candidates[:spare]], [])
 
 
 def _surge(places: Sequence[OnNode], most: int, by: PodCriteria) -> DaemonPlan:
-    surging = 0
+    """A node whose old pod does not work gets the new one at once, of the others as many as may be too much.
+
+    Old pods on nodes that take no new one go when they do not work, or when enough others do.
+    """
+    surging = available = 0
     urgent: list[str] = []
     candidates: list[str] = []
     delete: list[Pod] = []
+    leaving: list[Pod] = []
     for place in places:
-        living = [pod for pod in place.pods if not is_deleting(pod)]
-        old = [pod for pod in living if not by.is_new(pod)]
-        new = [pod for pod in living if by.is_new(pod)]
-        if not old:
+        pair = _one_of_each(place, by)
+        if pair is None:
+            surging += 1
             continue
-        is_up = by.is_available(old[0])
-        if not new:
+        old, new = pair
+        first = old or new
+        is_up = first is not None and by.is_available(first)
+        available += is_up
+        if old is None:
+            continue
+        if new is None and place.fit.starts:
             (candidates if is_up else urgent).append(place.name)
-        elif by.is_available(new[0]) or not is_up:
-            delete += old
+        elif new is None:
+            (leaving if is_up else delete).append(old)
+        elif by.is_available(new):
+            delete.append(old)
         else:
             surging += 1
-    # A node whose old pod does not work gets the new one at once.
-    spare = max(most - surging - len(urgent), 0)
-    return DaemonPlan([*urgent, *candidates[:spare]], delete, [])
+    delete += leaving[: max(available - sum(place.fit.starts for place in places), 0)]
+    return DaemonPlan([*urgent, *candidates[: max(most - surging, 0)]], delete, [])
 
 
 def status_of(obj: DaemonSet, places: Sequence[OnNode], revision: str, now_s: float) -> DaemonSetStatus:
@@ -235,7 +267,9 @@ def status_of(obj: DaemonSet, places: Sequence[OnNode], revision: str, now_s: fl
 def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
     """Return the pod to create for a node; the scheduler binds it there, by its affinity."""
     body = pod_control.pod_from_template(obj.spec.template, obj)
-    body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), POD_LABEL: revision}
+    number = obj.metadata.annotations.get(TEMPLATE_GENERATION)
+    labels = {POD_LABEL: revision, **({GENERATION_LABEL: number} if number else {})}
+    body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), **labels}
     spec = dict(body["spec"])
     added = msgspec.to_builtins(daemon_tolerations(PodSpec(host_network=bool(spec.get("hostNetwork")))))
     present = spec.get("tolerations") or []
@@ -254,7 +288,7 @@ def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
 WORKERS = 2
 # A large DaemonSet hears from all its nodes at once; each look costs a pass over the nodes.
 BATCH_S = 0.1
-# Pauses before a pod that ends by itself is made again on the same node, as upstream.
+# Pauses before a pod that fails is made again on the same node, as upstream.
 ENDED_S, ENDED_S_MAX = 1.0, 900.0
 _ALWAYS_WRITTEN = (
     "currentNumberScheduled",
@@ -307,7 +341,7 @@ class DaemonSetController(ControllerLoop):
             return None
         history = await self._revisions.claim(obj)
         newest = await revisions.ensure(self._cluster, obj, history)
-        revision = newest.revision.metadata.labels[revisions.HASH_LABEL]
+        revision = newest.revision.metadata.labels[POD_LABEL]
         waits_s = self._pods.expectations.left_s(obj.metadata.uid, self._cluster.clock.now())
         pods = await self._pods.claim(obj)
         spec = msgspec.convert(obj.spec.template.get("spec") or {}, PodSpec)
@@ -345,15 +379,18 @@ class DaemonSetController(ControllerLoop):
         return pause_s
 
     def _held_back(self, obj: DaemonSet, plan: DaemonPlan, now_s: float) -> tuple[float | None, set[str]]:
-        """Return pods that ended too soon after the last one there to be deleted yet: the shortest pause, their
+        """Return pods that failed too soon after the last one there to be deleted yet: the shortest pause, their
         uids.
         """
         held: set[str] = set()
         pauses: list[float] = []
         for pod in plan.ended:
+            if pod.status.phase != "Failed":
+                self._record_ended_pod(obj, pod)
+                continue
             place = (obj.metadata.uid, obj.metadata.generation, target_node(pod))
             count, last_s = self._ended.get(place, (0, 0.0))
-            pause_s = min(ENDED_S * 2.0 ** min(count, 16), ENDED_S_MAX) if count else 0.0
+            pause_s = min(ENDED_S * 2.0 ** min(count - 1, 16), ENDED_S_MAX) if count else 0.0
             if last_s + pause_s > now_s:
                 held.add(pod.metadata.uid)
                 pauses.append(last_s + pause_s - now_s)
@@ -385,5 +422,5 @@ class DaemonSetController(ControllerLoop):
 
 
 def _is_used(one: ControllerRevision, pods: list[Pod]) -> bool:
-    value = one.metadata.labels.get(revisions.HASH_LABEL, "")
+    value = one.metadata.labels.get(POD_LABEL, "")
     return any(is_updated(pod, value) for pod in pods)

@@ -8,7 +8,7 @@ Source: kube-controller-manager's deployment controller; reasons and messages ar
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -180,9 +180,9 @@ class DeploymentController(ControllerLoop):
         deployment, new = stage.deployment, stage.new
         revision = revisions.next_revision(stage.old)
         missing = revisions.annotations_for(deployment, new.metadata.annotations, revision)
-        spec = {}
+        spec: dict[str, int | None] = {}
         if new.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
-            spec["minReadySeconds"] = deployment.spec.min_ready_seconds
+            spec["minReadySeconds"] = deployment.spec.min_ready_seconds or None
         if missing or spec:
             await self._patch_set(stage, new, missing, spec)
         if find_condition(deployment.status.conditions, PROGRESSING) is None:
@@ -213,7 +213,7 @@ class DeploymentController(ControllerLoop):
         return changed
 
     async def _patch_set(
-        self, stage: _Stage, one: ReplicaSet, annotations: dict[str, str], spec: dict[str, int]
+        self, stage: _Stage, one: ReplicaSet, annotations: dict[str, str], spec: Mapping[str, int | None]
     ) -> None:
         # A size is decided from all sizes: a set that changed meanwhile is looked at again (Conflict).
         patch = {"metadata": {"annotations": annotations}, "spec": spec}
@@ -342,8 +342,15 @@ def counts(
         ready_replicas=sum(one.status.ready_replicas for one in every),
         available_replicas=available,
         unavailable_replicas=max(rollout.wanted(every) - available, 0),
+        terminating_replicas=_terminating(every),
         conditions=with_condition(deployment.status.conditions, condition),
     )
+
+
+def _terminating(sets: Sequence[ReplicaSet]) -> int | None:
+    """Pods of all ReplicaSets that are stopping; None while one that was looked at does not tell."""
+    told = [one.status.terminating_replicas for one in sets if one.status.observed_generation]
+    return None if None in told else sum(count or 0 for count in told)
 
 
 def rolling(

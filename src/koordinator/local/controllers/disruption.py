@@ -31,6 +31,12 @@ BY_NAMESPACE = "namespace"
 _ALWAYS_WRITTEN = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
 
+_UNMANAGED = (
+    "Pods selected by this PodDisruptionBudget were found to be unmanaged: nobody knows how many of them there should "
+    'be. To account for them, set ".spec.minAvailable" of the PDB to an integer value.'
+)
+
+
 class BudgetError(KoordinatorError):
     """A budget cannot be computed; nothing may be evicted under it."""
 
@@ -143,17 +149,16 @@ class DisruptionController(ControllerLoop):
             return None
         now_s = self._cluster.clock.now()
         pods = [pod for pod in self._pods.by_index(BY_NAMESPACE, key[0]) if _selects(budget, pod)]
+        if not pods:
+            self._events.normal(budget, "NoPods", "No matching pods found")
         try:
             status = status_of(budget, pods, self._expected(budget, pods), now_s)
         except (BudgetError, ProtocolError) as error:
-            self._events.warning(budget, "CalculateExpectedPodCountFailed", str(error))
+            message = f"Failed to calculate the number of expected pods: {error}"
+            self._events.warning(budget, "CalculateExpectedPodCountFailed", message)
+            # What was counted last, and for which generation, stays.
             condition = _condition(budget, 0, now_s, str(error))
-            status = msgspec.structs.replace(
-                budget.status,
-                disruptions_allowed=0,
-                observed_generation=budget.metadata.generation,
-                conditions=[condition],
-            )
+            status = msgspec.structs.replace(budget.status, disruptions_allowed=0, conditions=[condition])
         # Evictions change the same fields: only the version that was counted may be replaced.
         await pod_control.write(self._cluster, budget, budget.status, status, _ALWAYS_WRITTEN, guarded=True)
         return GRANTED_S if status.disrupted_pods else None
@@ -163,14 +168,18 @@ class DisruptionController(ControllerLoop):
             return len(pods)
         total = 0
         counted: set[str] = set()
+        has_unmanaged = False
         for pod in pods:
             owner = controller_of(pod)
             if owner is None:
-                raise BudgetError(f'found no controller ref for pod "{pod.metadata.name}"')
+                has_unmanaged = True
+                continue
             uid, replicas = self._scale(owner, pod)
             if uid not in counted:
                 counted.add(uid)
                 total += replicas
+        if has_unmanaged:
+            self._events.warning(budget, "UnmanagedPods", _UNMANAGED)
         return total
 
     def _scale(self, owner: OwnerReference, pod: Pod) -> tuple[str, int]:

@@ -235,6 +235,13 @@ def _ready_changed(pod: Pod) -> str:
 SLICE_MAX = 100
 """Endpoints of one slice."""
 CONTROLLER = "endpointslice-controller.k8s.io"
+SAME_NODE = "PreferSameNode"
+NEAR = ("PreferClose", "PreferSameZone", SAME_NODE)
+TOPOLOGY_MODE, AWARE_HINTS = (
+    "service.kubernetes.io/topology-mode",
+    "service.kubernetes.io/topology-aware-hints",
+)
+"""With `Auto`, hints are shared out by the zones' CPUs there; here there are none."""
 
 Zone = Callable[[str], str | None]
 """The zone of a node by name, empty when it has none, None when there is no such node."""
@@ -281,7 +288,19 @@ def endpoint_of(pod: Pod, service: Service, family: str, zone: str) -> Json:
         endpoint["nodeName"] = pod.spec.node_name
     if zone:
         endpoint["zone"] = zone
-    return endpoint
+    hints = _hints(service, pod.spec.node_name, zone) if ready else {}
+    return endpoint | {"hints": hints} if hints else endpoint
+
+
+def _hints(service: Service, node: str, zone: str) -> Json:
+    """Return for whom an endpoint is, by the Service's wish for traffic that stays near."""
+    wish, annotations = service.spec.traffic_distribution, service.metadata.annotations
+    if wish not in NEAR:
+        return {}
+    if annotations.get(AWARE_HINTS, annotations.get(TOPOLOGY_MODE, "")) in ("Auto", "auto"):
+        return {}
+    hints: Json = {"forZones": [{"name": zone}]} if zone else {}
+    return hints | {"forNodes": [{"name": node}]} if node and wish == SAME_NODE else hints
 
 
 def plan(

@@ -13,7 +13,7 @@ from koordinator.api.apps import Job, JobStatus
 from koordinator.api.core import Pod
 from koordinator.api.meta import controller_of
 from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.cluster.controller import Controller, RetryPolicy
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster, delete_if_same, get_if_there, patch_if_there
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 WORKERS = 5
 # As upstream: pods that end together are counted together.
 BATCH_S = 1.0
+RETRIES = RetryPolicy(initial_s=1.0, max_s=60.0)
 CONTROLLER_NAME = "kubernetes.io/job-controller"
 _ALWAYS_WRITTEN = ("ready", "terminating", "uncountedTerminatedPods")
 
@@ -39,8 +40,8 @@ class JobController:
         self._events = events
         self._jobs = factory.informer(Job)
         reconcile = pod_control.reporting_bad_input(events, self._jobs, self._reconcile)
-        self._controller: Controller[Key] = Controller("jobs", reconcile, workers=WORKERS)
-        self._strays: Controller[Key] = Controller("pods of deleted jobs", self._free_stray)
+        self._controller: Controller[Key] = Controller("jobs", reconcile, workers=WORKERS, retries=RETRIES)
+        self._strays: Controller[Key] = Controller("pods of deleted jobs", self._free_stray, retries=RETRIES)
         self._pods: Children[Job, Pod] = Children(
             cluster, factory, self._jobs, Pod, self._controller, batch_s=BATCH_S
         )
@@ -166,9 +167,12 @@ class JobController:
         self._record_event(job, status)
 
     async def _act(self, job: Job, plan: BatchJobPlan, *, may_manage: bool) -> None:
+        # Pods that are stopped are counted already: without their finalizer they would be forgotten.
+        refused = await self._control.delete_all(job, plan.kill)
+        if refused is not None:
+            raise refused
         failures = [await self._release(job, plan.count), await self._drop(job, plan.drop)]
         if may_manage:
-            failures.append(await self._control.delete_all(job, plan.kill))
             failures.append(await self._create(job, plan.create))
         error = next((failure for failure in failures if failure is not None), None)
         if error is not None:

@@ -6,6 +6,7 @@ crash at any point neither loses a pod nor counts it twice. Indexed successes ar
 Source: kube-controller-manager's job controller.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,9 +16,9 @@ from koordinator import clock
 from koordinator.api.apps import Job, JobStatus, UncountedTerminatedPods
 from koordinator.api.core import Pod
 from koordinator.api.meta import Condition, find_condition, is_condition_true
-from koordinator.api.pod_labels import is_terminated
-from koordinator.local.controllers import job_pods, pod_health
-from koordinator.local.controllers.job_pods import PodFailureAction
+from koordinator.local.controllers import job_facts, job_pods, pod_health
+from koordinator.local.controllers.job_facts import JobPods
+from koordinator.local.controllers.job_pods import IndexFailures, PodFailureAction
 from koordinator.local.controllers.pod_control import with_condition, without_condition
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
@@ -55,7 +56,7 @@ class NewJobPod(NamedTuple):
     """A pod to create; both are None for jobs without indexes."""
 
     completion_index: int | None
-    failures: int | None
+    failures: IndexFailures | None
 
 
 class BatchJobPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,21 +73,6 @@ class BatchJobPlan(msgspec.Struct, frozen=True, kw_only=True):
     create: list[NewJobPod] = []
     backoff: JobBackoff = JobBackoff()
     again_s: float | None = None
-
-
-class JobPods(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about the pods. `succeeded` and `failed` include those that no counter has yet."""
-
-    active: list[Pod]
-    terminating: int
-    tracked: dict[str, Pod]
-    new_succeeded: list[Pod]
-    new_failed: list[Pod]
-    succeeded: int
-    failed: int
-    done_indexes: set[int]
-    failed_indexes: set[int]
-    index_failures: dict[int, int]
 
 
 def is_finished(job: Job) -> bool:
@@ -107,13 +93,6 @@ def parallelism(job: Job) -> int:
     return 1 if job.spec.parallelism is None else job.spec.parallelism
 
 
-def completions(job: Job) -> int | None:
-    """Successes that complete the Job; None when any success does."""
-    if job.spec.completions is None and job.spec.parallelism is None:
-        return 1
-    return job.spec.completions
-
-
 def plan(
     job: Job,
     pods: Sequence[Pod],
@@ -129,13 +108,15 @@ def plan(
     the cache lacks pods that we created.
     Raises: ProtocolError (indexes in the status or the success policy).
     """
-    facts = look(job, pods, released)
-    backoff = _backed_off(job, facts, backoff, now_s)
-    status = _counted(job, facts)
-    suspended = bool(job.spec.suspend)
-    if status.start_time is None and not suspended:
-        status = msgspec.structs.replace(status, start_time=clock.rfc3339(now_s))
-    verdict = _verdict(job, status, facts, now_s)
+    facts = job_facts.look(job, pods, released)
+    backoff = _backed_off(facts, backoff, now_s)
+    suspended, start_time = bool(job.spec.suspend), job.status.start_time
+    if start_time is None and not suspended:
+        start_time = clock.rfc3339(now_s)
+    deadline_s = _deadline_s(job, start_time)
+    verdict = _verdict(job, deadline_s, facts, now_s)
+    ended = _ended(job, facts, verdict)
+    status = msgspec.structs.replace(_counted(job, facts, ended, verdict), start_time=start_time)
     drop: list[Pod] = []
     kill: list[Pod] = []
     create: list[NewJobPod] = []
@@ -146,7 +127,6 @@ def plan(
         drop, create, wait_s = _managed(job, facts, backoff, now_s)
         if wait_s is not None:
             waits.append(wait_s)
-    deadline_s = _deadline_s(job, status)
     if verdict is None and deadline_s is not None and not suspended:
         waits.append(max(deadline_s - now_s, 0.0))
     leaving = {pod.metadata.uid for pod in (*drop, *kill)}
@@ -160,7 +140,7 @@ def plan(
     status = _concluded(job, status, facts, verdict, now_s)
     return BatchJobPlan(
         status=status,
-        count=[pod for pod in facts.tracked.values() if _is_accounted(job, pod, status)],
+        count=[pod for pod in ended if _is_accounted(job, pod, status)],
         drop=drop,
         kill=kill,
         create=create,
@@ -169,82 +149,27 @@ def plan(
     )
 
 
-def look(job: Job, pods: Sequence[Pod], released: frozenset[str]) -> JobPods:
-    """Sort the pods. Raises: ProtocolError."""
-    indexed, total = job_pods.is_indexed(job), completions(job)
-    noted = job.status.uncounted_terminated_pods or UncountedTerminatedPods()
-    known = {*noted.succeeded, *noted.failed}
-    tracked = {
-        pod.metadata.uid: pod for pod in pods if job_pods.is_tracked(pod) and pod.metadata.uid not in released
-    }
-    fresh = [pod for uid, pod in tracked.items() if uid not in known]
-    new_succeeded = [pod for pod in fresh if pod.status.phase == pod_health.SUCCEEDED]
-    new_failed = [pod for pod in fresh if job_pods.has_failed(pod, job)]
-    counted = [pod for pod in new_failed if not job_pods.is_ignored(job, pod)]
-    done, broken = _index_sets(job)
-    failures: dict[int, int] = {}
-    if indexed:
-        done |= {i for pod in new_succeeded if (i := job_pods.index_of(pod)) is not None}
-        done = {index for index in done if total is None or index < total}
-        failures = _index_failures(job, pods)
-        broken = (broken | _broken_indexes(job, counted, failures)) - done
-        succeeded = len(done)
-    else:
-        succeeded = job.status.succeeded + len(noted.succeeded) + len(new_succeeded)
-    return JobPods(
-        active=[pod for pod in pods if pod_health.is_active(pod) and pod.metadata.uid not in released],
-        terminating=sum(_is_terminating(pod) for pod in pods),
-        tracked=tracked,
-        new_succeeded=new_succeeded,
-        new_failed=new_failed,
-        succeeded=succeeded,
-        failed=job.status.failed + len(noted.failed) + len(counted),
-        done_indexes=done,
-        failed_indexes=broken,
-        index_failures=failures,
-    )
-
-
-def _is_terminating(pod: Pod) -> bool:
-    stopped = is_terminated(pod) or pod.metadata.deletion_grace_period_seconds == 0
-    return pod.metadata.deletion_timestamp is not None and not stopped
-
-
-def _index_sets(job: Job) -> tuple[set[int], set[int]]:
-    if not job_pods.is_indexed(job):
-        return set(), set()
-    done = job_pods.parse(job.status.completed_indexes, "status.completedIndexes")
-    return done, job_pods.parse(job.status.failed_indexes or "", "status.failedIndexes")
-
-
-def _index_failures(job: Job, pods: Sequence[Pod]) -> dict[int, int]:
-    """Counted failures per index, as its pods remember them."""
-    found: dict[int, int] = {}
-    if job.spec.backoff_limit_per_index is None:
-        return found
-    for pod in pods:
-        index = job_pods.index_of(pod)
-        if index is not None:
-            own = job_pods.has_failed(pod, job) and not job_pods.is_ignored(job, pod)
-            found[index] = max(found.get(index, 0), job_pods.index_failures(pod) + own)
-    return found
-
-
-def _broken_indexes(job: Job, failed: Sequence[Pod], failures: dict[int, int]) -> set[int]:
-    limit = job.spec.backoff_limit_per_index
-    broken = {index for index, count in failures.items() if limit is not None and count > limit}
-    for pod in failed:
-        index = job_pods.index_of(pod)
-        if index is not None and job_pods.judge(job, pod).action is PodFailureAction.FAIL_INDEX:
-            broken.add(index)
-    return broken
-
-
 # Counting
 
 
-def _counted(job: Job, facts: JobPods) -> JobStatus:
-    """Move uids whose finalizer is off into the counters, and note the pods that ended since."""
+def _ended(job: Job, facts: JobPods, verdict: JobResult | None) -> list[Pod]:
+    """Return the pods that may go as soon as they are counted: all of them once the Job ends."""
+    kept = {pod.metadata.uid for pod in facts.to_replace.values()}
+    return [
+        pod
+        for uid, pod in facts.tracked.items()
+        if verdict is not None
+        or pod.status.phase == pod_health.SUCCEEDED
+        or (job_pods.has_failed(pod, job) and uid not in kept)
+    ]
+
+
+def _counted(job: Job, facts: JobPods, ended: Sequence[Pod], verdict: JobResult | None) -> JobStatus:
+    """Move uids whose finalizer is off into the counters, and note the pods that ended since.
+
+    A Job that fails counts all its pods as failed that have not succeeded.
+    """
+    fails = verdict is not None and not verdict.is_success
     status, indexed = job.status, job_pods.is_indexed(job)
     noted = status.uncounted_terminated_pods or UncountedTerminatedPods()
     succeeded = [uid for uid in noted.succeeded if uid in facts.tracked]
@@ -253,7 +178,15 @@ def _counted(job: Job, facts: JobPods) -> JobStatus:
     more_failed = len(noted.failed) - len(failed)
     if not indexed:
         succeeded += [pod.metadata.uid for pod in facts.new_succeeded]
-    failed += [pod.metadata.uid for pod in facts.new_failed if not job_pods.is_ignored(job, pod)]
+    failed += [
+        pod.metadata.uid
+        for pod in ended
+        if pod.metadata.uid not in failed
+        and pod.status.phase != pod_health.SUCCEEDED
+        and (fails or job_pods.has_failed(pod, job))
+        and (not indexed or job_facts.has_place(pod, job_facts.completions(job)))
+        and not job_pods.is_ignored(job, pod)
+    ]
     uncounted = UncountedTerminatedPods(
         succeeded=succeeded[:UNCOUNTED_MAX], failed=failed[: max(UNCOUNTED_MAX - len(succeeded), 0)]
     )
@@ -274,23 +207,22 @@ def _failed_text(job: Job, facts: JobPods) -> str | None:
 
 
 def _is_accounted(job: Job, pod: Pod, status: JobStatus) -> bool:
-    """Return whether the status to be written says all about an ended pod, so that its finalizer may go."""
+    """Return whether the status to be written has all that will ever be counted of a pod that may go."""
     noted = status.uncounted_terminated_pods or UncountedTerminatedPods()
     if pod.metadata.uid in noted.succeeded or pod.metadata.uid in noted.failed:
         return True
-    if pod.status.phase == pod_health.SUCCEEDED:
-        return job_pods.is_indexed(job)  # by its index
-    return job_pods.has_failed(pod, job) and job_pods.is_ignored(job, pod)
+    # Many at once are noted one part after the other.
+    return len(noted.succeeded) + len(noted.failed) < UNCOUNTED_MAX
 
 
-def _backed_off(job: Job, facts: JobPods, backoff: JobBackoff, now_s: float) -> JobBackoff:
+def _backed_off(facts: JobPods, backoff: JobBackoff, now_s: float) -> JobBackoff:
     """Failures in a row after the pods that ended since, in the order of their ends."""
-    ends = [(job_pods.finished_s(pod, now_s), True, pod) for pod in facts.new_failed]
-    ends += [(job_pods.finished_s(pod, now_s), False, pod) for pod in facts.new_succeeded]
-    for at_s, is_failure, pod in sorted(ends, key=lambda end: (end[0], end[2].metadata.uid)):
+    ends = [(job_pods.finished_s(pod, now_s), True) for pod in facts.new_failed]
+    ends += [(job_pods.finished_s(pod, now_s), False) for pod in facts.new_succeeded]
+    for at_s, is_failure in sorted(ends):
         if not is_failure:
             backoff = JobBackoff()
-        elif not job_pods.is_ignored(job, pod):
+        else:  # also where the failure policy does not count it
             backoff = JobBackoff(backoff.failures + 1, max(at_s, backoff.last_s))
     return backoff
 
@@ -298,10 +230,10 @@ def _backed_off(job: Job, facts: JobPods, backoff: JobBackoff, now_s: float) -> 
 # The end
 
 
-def _verdict(job: Job, status: JobStatus, facts: JobPods, now_s: float) -> JobResult | None:
+def _verdict(job: Job, deadline_s: float | None, facts: JobPods, now_s: float) -> JobResult | None:
     """Return whether the Job ends now, or is ending already."""
-    for kind, is_success in ((FAILURE_TARGET, False), (SUCCESS_CRITERIA_MET, True)):
-        known = find_condition(status.conditions, kind)
+    for kind, is_success in ((SUCCESS_CRITERIA_MET, True), (FAILURE_TARGET, False)):
+        known = find_condition(job.status.conditions, kind)
         if known is not None and known.status == "True":
             return JobResult(is_success, known.reason, known.message)
     for pod in facts.new_failed:
@@ -310,7 +242,6 @@ def _verdict(job: Job, status: JobStatus, facts: JobPods, now_s: float) -> JobRe
             return JobResult(False, "PodFailurePolicy", judgement.message)
     if _is_past_backoff(job, facts):
         return JobResult(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
-    deadline_s = _deadline_s(job, status)
     if deadline_s is not None and deadline_s <= now_s and not job.spec.suspend:
         return JobResult(False, "DeadlineExceeded", "Job was active longer than specified deadline")
     return _failed_by_index(job, facts) or _succeeded(job, facts)
@@ -325,7 +256,7 @@ def _succeeded(job: Job, facts: JobPods) -> JobResult | None:
         need = rule.succeeded_count if rule.succeeded_count is not None else len(wanted or ())
         if need and len(have) >= need:
             return JobResult(True, "SuccessPolicy", f"Matched rules at index {number}")
-    total = completions(job)
+    total = job_facts.completions(job)
     if total is None:
         is_done = facts.succeeded > 0 and not facts.active
     else:
@@ -341,8 +272,7 @@ def _is_past_backoff(job: Job, facts: JobPods) -> bool:
     limit = job.spec.backoff_limit
     if limit is None:
         limit = BACKOFF_LIMIT_DEFAULT if job.spec.backoff_limit_per_index is None else 2**31 - 1
-    # Only a new failure can exceed it: lowering the limit does not end a Job.
-    if facts.failed > limit and facts.failed > job.status.failed:
+    if facts.failed > limit:
         return True
     if (job.spec.template.get("spec") or {}).get("restartPolicy") != "OnFailure":
         return False
@@ -354,15 +284,13 @@ def _is_past_backoff(job: Job, facts: JobPods) -> bool:
     return restarts > 0 if limit == 0 else restarts >= limit
 
 
-def _deadline_s(job: Job, status: JobStatus) -> float | None:
+def _deadline_s(job: Job, start_time: str | None) -> float | None:
     limit_s = job.spec.active_deadline_seconds
-    if limit_s is None or status.start_time is None:
-        return None
-    return clock.parse_rfc3339(status.start_time) + limit_s
+    return None if limit_s is None or start_time is None else clock.parse_rfc3339(start_time) + limit_s
 
 
 def _failed_by_index(job: Job, facts: JobPods) -> JobResult | None:
-    total, most = completions(job), job.spec.max_failed_indexes
+    total, most = job_facts.completions(job), job.spec.max_failed_indexes
     if most is not None and len(facts.failed_indexes) > most:
         return JobResult(
             False,
@@ -412,7 +340,7 @@ def _suspended(job: Job, status: JobStatus, condition: Callable[..., Condition],
     others = without_condition(status.conditions, SUSPENDED)
     if job.spec.suspend:
         new = condition(SUSPENDED, "JobSuspended", "Job suspended")
-        return msgspec.structs.replace(status, conditions=[*others, new], start_time=None)
+        return msgspec.structs.replace(status, conditions=[*others, new])
     new = condition(SUSPENDED, "JobResumed", "Job resumed", "False")
     return msgspec.structs.replace(status, conditions=[*others, new], start_time=now)
 
@@ -426,7 +354,7 @@ def _managed(
     """Return pods to drop, pods to create, and the seconds until more may be created."""
     if job.spec.suspend:
         return facts.active, [], None
-    indexed, total = job_pods.is_indexed(job), completions(job)
+    indexed, total = job_pods.is_indexed(job), job_facts.completions(job)
     unwanted = _unwanted(facts, total) if indexed else []
     leaving = {pod.metadata.uid for pod in unwanted}
     active = [pod for pod in facts.active if pod.metadata.uid not in leaving]
@@ -438,17 +366,18 @@ def _managed(
     missing = min(wanted - occupied, BURST_MAX)
     if unwanted or missing <= 0:
         return unwanted[:BURST_MAX], [], None
-    wait_s = backoff.until_s() - now_s
-    if wait_s > 0:
-        return [], [], wait_s
+    if job.spec.backoff_limit_per_index is None:
+        wait_s = backoff.until_s() - now_s
+        if wait_s > 0:
+            return [], [], wait_s
     if not indexed:
         return [], [NewJobPod(None, None)] * missing, None
-    return [], _next_indexes(job, facts, missing), None
+    return [], *_next_indexes(job, facts, missing, now_s)
 
 
 def _wanted_active(job: Job, facts: JobPods, active: int) -> int:
     """Return how many pods should run now."""
-    total, limit = completions(job), parallelism(job)
+    total, limit = job_facts.completions(job), parallelism(job)
     if total is None:
         return min(active, limit) if facts.succeeded > 0 else limit
     return max(min(total - facts.succeeded - len(facts.failed_indexes), limit), 0)
@@ -467,18 +396,24 @@ def _unwanted(facts: JobPods, total: int | None) -> list[Pod]:
     return unwanted
 
 
-def _next_indexes(job: Job, facts: JobPods, count: int) -> list[NewJobPod]:
-    """Return the lowest indexes that no pod works on."""
+def _next_indexes(job: Job, facts: JobPods, count: int, now_s: float) -> tuple[list[NewJobPod], float | None]:
+    """Return the lowest indexes that no pod works on, and the seconds to wait when all of them failed just now."""
     taken = facts.done_indexes | facts.failed_indexes
     taken |= {index for pod in facts.active if (index := job_pods.index_of(pod)) is not None}
     if job_pods.replaces_only_failed(job):
-        stopping = [pod for pod in facts.tracked.values() if _is_terminating(pod)]
+        stopping = [pod for pod in facts.tracked.values() if pod_health.is_terminating(pod)]
         taken |= {index for pod in stopping if (index := job_pods.index_of(pod)) is not None}
+    pending = (index for index in range(job_facts.completions(job) or 0) if index not in taken)
     limited = job.spec.backoff_limit_per_index is not None
     new: list[NewJobPod] = []
-    for index in range(completions(job) or 0):
-        if len(new) == count:
-            break
-        if index not in taken:
-            new.append(NewJobPod(index, facts.index_failures.get(index, 0) if limited else None))
-    return new
+    waits: list[float] = []
+    for index in itertools.islice(pending, count):
+        before = facts.to_replace.get(index)
+        failures = IndexFailures() if before is None else job_pods.failures_with(job, before)
+        ended_s = 0.0 if before is None else job_pods.finished_s(before, now_s)
+        wait_s = JobBackoff(sum(failures), ended_s).until_s() - now_s
+        if wait_s > 0:
+            waits.append(wait_s)
+        else:
+            new.append(NewJobPod(index, failures if limited else None))
+    return new, None if new else min(waits, default=None)

@@ -6,7 +6,7 @@ Source: kube-controller-manager's job controller.
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from koordinator.api.core import ContainerStatus, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import find_condition
 from koordinator.local.controllers import pod_control, pod_health
+from koordinator.local.registry.metadata import GENERATED_BASE_LENGTH_MAX
 
 
 def parse(text: str, field: str) -> set[int]:
@@ -51,6 +52,7 @@ def _is_number(text: str) -> bool:
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+INDEX_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 _INDEX_ENV = "JOB_COMPLETION_INDEX"
 
 
@@ -85,10 +87,25 @@ def index_of(pod: Pod) -> int | None:
     return int(text) if _is_number(text) else None
 
 
-def index_failures(pod: Pod) -> int:
+class IndexFailures(NamedTuple):
+    """The failures of an index, those apart that the failure policy ignores."""
+
+    counted: int = 0
+    ignored: int = 0
+
+
+def index_failures(pod: Pod) -> IndexFailures:
     """Return how often the pod's index had failed when it was made."""
-    text = pod.metadata.annotations.get(INDEX_FAILURES, "")
-    return int(text) if _is_number(text) else 0
+    texts = (pod.metadata.annotations.get(name, "") for name in (INDEX_FAILURES, INDEX_IGNORED))
+    return IndexFailures(*(int(text) if _is_number(text) else 0 for text in texts))
+
+
+def failures_with(job: Job, pod: Pod) -> IndexFailures:
+    """Return how often its index has failed, with the failure of the pod itself."""
+    counted, ignored = index_failures(pod)
+    return (
+        IndexFailures(counted, ignored + 1) if is_ignored(job, pod) else IndexFailures(counted + 1, ignored)
+    )
 
 
 def replaces_only_failed(job: Job) -> bool:
@@ -100,32 +117,30 @@ def replaces_only_failed(job: Job) -> bool:
 
 
 def has_failed(pod: Pod, job: Job) -> bool:
-    """Return whether a pod counts as failed: it did, or it is deleted (and, where that matters, has stopped)."""
+    """Return whether a pod counts as failed: it did, or it is deleted and that is enough."""
     if pod.status.phase == pod_health.FAILED:
         return True
-    meta = pod.metadata
-    if meta.deletion_timestamp is None or pod.status.phase == pod_health.SUCCEEDED:
-        return False
-    # A grace period of 0 means that the kubelet has seen the end, or that nobody waits for it.
-    return not replaces_only_failed(job) or meta.deletion_grace_period_seconds == 0
+    is_ending = pod.metadata.deletion_timestamp is not None and pod.status.phase != pod_health.SUCCEEDED
+    return is_ending and not replaces_only_failed(job)
 
 
 def finished_s(pod: Pod, now_s: float) -> float:
-    """Return when the pod ended: the last of its containers, else its deletion or the loss of readiness, else now."""
+    """Return when the pod ended: the last of its containers, else the loss of readiness, its deletion, its creation."""
     ends = [
-        clock.parse_rfc3339(status.state.terminated.finished_at)
+        status.state.terminated.finished_at if status.state.terminated is not None else None
         for status in pod.status.container_statuses
-        if status.state.terminated is not None and status.state.terminated.finished_at
     ]
-    if ends:
-        return max(ends)
-    if pod.metadata.deletion_timestamp is not None:
-        return min(clock.parse_rfc3339(pod.metadata.deletion_timestamp), now_s)
-    ready = find_condition(pod.status.conditions, "Ready")
-    return clock.parse_rfc3339_or(ready.last_transition_time if ready is not None else None, now_s)
+    if ends and all(ends):
+        return max(clock.parse_rfc3339(end) for end in ends if end)
+    ready, meta = find_condition(pod.status.conditions, "Ready"), pod.metadata
+    if ready is not None and ready.status == "False" and ready.last_transition_time:
+        return clock.parse_rfc3339(ready.last_transition_time)
+    if meta.deletion_timestamp is not None:
+        return clock.parse_rfc3339(meta.deletion_timestamp) - (meta.deletion_grace_period_seconds or 0)
+    return clock.parse_rfc3339_or(meta.creation_timestamp, now_s)
 
 
-def new_pod(job: Job, index: int | None, failures: int | None) -> dict[str, Any]:
+def new_pod(job: Job, index: int | None, failures: IndexFailures | None) -> dict[str, Any]:
     """Return the pod to create; `index` for Indexed jobs, `failures` of that index where they are limited."""
     body = pod_control.pod_from_template(job.spec.template, job)
     meta = body["metadata"]
@@ -134,11 +149,14 @@ def new_pod(job: Job, index: int | None, failures: int | None) -> dict[str, Any]
     if index is None:
         return body
     name = job.metadata.name
-    meta["generateName"] = pod_control.generate_name(f"{name}-{index}")
+    suffix = f"-{index}-"  # stays whole
+    meta["generateName"] = f"{name[: GENERATED_BASE_LENGTH_MAX - len(suffix)]}{suffix}"
     meta["labels"] = {**meta.get("labels", {}), INDEX: str(index)}
     meta["annotations"] = {**meta.get("annotations", {}), INDEX: str(index)}
     if failures is not None:
-        meta["annotations"][INDEX_FAILURES] = str(failures)
+        meta["annotations"][INDEX_FAILURES] = str(failures.counted)
+        if failures.ignored:
+            meta["annotations"][INDEX_IGNORED] = str(failures.ignored)
     spec = dict(body["spec"])
     spec["hostname"] = f"{name}-{index}"
     for field in ("initContainers", "containers"):

@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Object)
 def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = "") -> dict[str, Any]:
     """Return the pod that a workload's template asks for; it shares the template's spec, so replace, do not change.
 
-    Without `name` the server makes one from the owner's.
+    Without `name` the server makes one from the owner's, which the pod tells in any case.
     Raises: ProtocolError when the template is none.
     """
     spec, meta = template.get("spec"), template.get("metadata") or {}
@@ -39,7 +39,7 @@ def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = ""
         for field in ("labels", "annotations", "finalizers")
         if meta.get(field)
     }
-    naming = {"name": name} if name else {"generateName": generate_name(owner.metadata.name)}
+    naming = {"generateName": generate_name(owner.metadata.name), **({"name": name} if name else {})}
     return {"metadata": {**naming, **kept, "ownerReferences": [owner_reference(owner)]}, "spec": spec}
 
 

@@ -25,6 +25,11 @@ def is_active(pod: Pod) -> bool:
     return not is_terminated(pod) and pod.metadata.deletion_timestamp is None
 
 
+def is_terminating(pod: Pod) -> bool:
+    """Deleted, but not ended yet."""
+    return pod.metadata.deletion_timestamp is not None and not is_terminated(pod)
+
+
 def ready_since_s(pod: Pod) -> float | None:
     """Return when the pod became ready (seconds since 1970, 0 when nobody noted it); None when it is not ready."""
     ready = find_condition(pod.status.conditions, "Ready")

@@ -36,6 +36,7 @@ BATCH_S = 0.1
 # Pods created or deleted in one go, as upstream.
 BURST_MAX = 500
 REPLICA_FAILURE = "ReplicaFailure"
+ALWAYS_WRITTEN = ("replicas", "terminatingReplicas")
 
 
 def selector_of(obj: ReplicaSet | ReplicationController) -> LabelSelector | None:
@@ -48,10 +49,12 @@ def selector_of(obj: ReplicaSet | ReplicationController) -> LabelSelector | None
 def counts(
     obj: ReplicaSet | ReplicationController,
     pods: Sequence[Pod],
+    terminating: int | None,
     failure: Condition | None,
     now_s: float,
 ) -> ReplicaCounts:
-    """Return the status, given the active pods and the ReplicaFailure condition (None: no failure)."""
+    """Return the status, given the active pods, how many are stopping (None: that is not told), and the
+    ReplicaFailure condition (None: no failure)."""
     template_labels = (obj.spec.template.get("metadata") or {}).get("labels") or {}
     is_full = compiled(LabelSelector(match_labels=template_labels))
     min_ready_s = obj.spec.min_ready_seconds
@@ -69,6 +72,7 @@ def counts(
         available_replicas=sum(pod_health.is_available(pod, min_ready_s, now_s) for pod in ready)
         if min_ready_s
         else len(ready),
+        terminating_replicas=terminating,
         observed_generation=obj.metadata.generation,
         conditions=conditions,
     )
@@ -113,12 +117,22 @@ class ReplicaSetController(ControllerLoop, Generic[R]):
             error = await self._scale(obj, pods)
             failure = self._failure(obj, len(pods), error)
         now_s = self._cluster.clock.now()
-        status = counts(obj, pods, failure, now_s)
-        await pod_control.write(self._cluster, obj, obj.status, status, ("replicas",))
+        status = counts(obj, pods, self._terminating(obj), failure, now_s)
+        await pod_control.write(self._cluster, obj, obj.status, status, ALWAYS_WRITTEN)
         if error is not None:
             raise error
         soon_s = next_available_s(pods, obj.spec.min_ready_seconds, now_s)
         return min((s for s in (waits_s, soon_s) if s is not None), default=None)
+
+    def _terminating(self, obj: R) -> int | None:
+        """Pods that are deleted and have not ended yet; a ReplicationController does not tell."""
+        selector = selector_of(obj)
+        if not isinstance(obj, ReplicaSet) or selector is None:
+            return None
+        matches = compiled(selector)
+        return sum(
+            pod_health.is_terminating(pod) and matches(pod.metadata.labels) for pod in self._pods.of(obj)
+        )
 
     async def _scale(self, obj: R, pods: Sequence[Pod]) -> errors.ApiError | None:
         """Create what is missing or delete what is too much; the first failure."""

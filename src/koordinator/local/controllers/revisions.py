@@ -181,9 +181,7 @@ def new_revision(owner: Owner, number: int, collisions: int) -> dict[str, Any]:
     """Return the revision to create for the owner's template."""
     template = owner.spec.template
     value = template_hash(template, collisions)
-    labels = {**((template.get("metadata") or {}).get("labels") or {}), HASH_LABEL: value}
-    if isinstance(owner, DaemonSet):
-        labels[POD_LABEL] = value
+    labels = {**((template.get("metadata") or {}).get("labels") or {}), hash_label(owner): value}
     annotations = dict(without_last_applied(owner.metadata.annotations))
     return {
         "metadata": {
@@ -195,6 +193,11 @@ def new_revision(owner: Owner, number: int, collisions: int) -> dict[str, Any]:
         "data": data_of(template),
         "revision": number,
     }
+
+
+def hash_label(owner: Owner) -> str:
+    """Return the label by which a revision tells its hash."""
+    return POD_LABEL if isinstance(owner, DaemonSet) else HASH_LABEL
 
 
 async def ensure(cluster: Cluster, owner: Owner, revisions: Sequence[ControllerRevision]) -> Newest:

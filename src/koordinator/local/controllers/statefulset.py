@@ -8,7 +8,7 @@ Source: kube-controller-manager's statefulset controller.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key, key_of
 from koordinator.cluster.protocol import Cluster, delete_if_same, patch_same
 from koordinator.local.controllers import pod_control, pod_health, revisions, rollout
-from koordinator.local.controllers.ownership import Children, is_deleting
+from koordinator.local.controllers.ownership import Children, is_deleting, owner_reference
 from koordinator.local.controllers.replicaset import next_available_s
 from koordinator.local.controllers.revisions import POD_LABEL
 
@@ -309,6 +309,7 @@ class StatefulSetController(ControllerLoop):
             wanted = identity_labels(pod.metadata.name, ordinal)
             if any(pod.metadata.labels.get(key) != value for key, value in wanted.items()):
                 await patch_same(self._cluster, pod, {"metadata": {"labels": wanted}}, any_version=True)
+                self._record_event(obj, "update", f"Pod {pod.metadata.name} in StatefulSet")
 
     # Claims
 
@@ -319,15 +320,15 @@ class StatefulSetController(ControllerLoop):
             name = body["metadata"]["name"]
             if self._claims.get(name, namespace) is not None:
                 continue
-            what = f"Claim {name} Pod {pod} in StatefulSet"
+            what = f"Claim {name}"
             try:
                 await self._cluster.create(PersistentVolumeClaim, body, namespace)
             except errors.AlreadyExists:
                 continue
             except errors.ApiError as error:
-                self._record_event(obj, "create", what, error)
+                self._record_event(obj, "create", f"{what} for Pod {pod} in StatefulSet", error)
                 raise
-            self._record_event(obj, "create", what)
+            self._record_event(obj, "create", f"{what} Pod {pod} in StatefulSet")
 
     def _has_stale_claim(self, obj: StatefulSet, ordinal: int) -> bool:
         """Return whether a claim of a pod to be made still belongs to its predecessor, and will go with that."""
@@ -355,23 +356,29 @@ class StatefulSetController(ControllerLoop):
                 continue  # told before its deletion, or not its turn yet
             if pod.status.phase == "Pending" and is_wanted and not is_deleting(pod):
                 await self._make_claims(obj, pod.metadata.name, ordinal)
-            for name in claim_names(obj, ordinal):
+            changed = [
                 await self._own(obj, name, None if is_wanted else pod, uids)
+                for name in claim_names(obj, ordinal)
+            ]
+            if is_wanted and any(changed):
+                self._record_event(obj, "update", f"Pod {pod.metadata.name} in StatefulSet")
 
-    async def _own(self, obj: StatefulSet, name: str, leaving: Pod | None, uids: Sequence[str]) -> None:
+    async def _own(self, obj: StatefulSet, name: str, leaving: Pod | None, uids: Sequence[str]) -> bool:
+        """Give a claim its owners; whether it had others."""
         claim = self._claims.get(name, obj.metadata.namespace)
         if claim is None:
-            return
+            return False
         present = claim.metadata.owner_references
         owners = wanted_owners(obj, leaving, present, uids)
-        if {owner.uid for owner in owners} != {owner.uid for owner in present}:
+        if owners != present:
             patch = {"metadata": {"ownerReferences": msgspec.to_builtins(owners) or None}}
             await patch_same(self._cluster, claim, patch)
+        return owners != present
 
     def _record_event(
         self, obj: StatefulSet, verb: str, what: str, error: errors.ApiError | None = None
     ) -> None:
-        where = f"{verb} {what} {obj.metadata.name}"
+        where = f"{verb.capitalize()} {what} {obj.metadata.name}"
         if error is None:
             done = "success" if what.startswith("Claim") else "successful"
             self._events.normal(obj, f"Successful{verb.capitalize()}", f"{where} {done}")
@@ -443,20 +450,27 @@ def wanted_owners(
     `leaving` is the pod when it is scaled away. `pod_uids` are pods of the set that may be owners by now.
     """
     policy = obj.spec.persistent_volume_claim_retention_policy or ClaimRetentionPolicy()
-    own = {obj.metadata.uid, *pod_uids}
-    if leaving is not None:
-        own.add(leaving.metadata.uid)
-    owners = [owner for owner in present if owner.uid not in own]
+    pods = {*pod_uids, *([leaving.metadata.uid] if leaving is not None else [])}
+    own = {obj.metadata.uid, *pods}
+    if any(_is_stale(owner, obj, pods) for owner in present):
+        return list(present)
+    owner: Object | None = None
     if leaving is not None and policy.when_scaled == DELETE:
-        owners.append(_owner(leaving))
+        owner = leaving
     elif policy.when_deleted == DELETE:
-        owners.append(_owner(obj))
-    return owners
+        owner = obj
+    others = [one for one in present if one.uid not in own]
+    if owner is None or any(one.controller for one in others):
+        return others  # nobody's, or somebody else's
+    wanted = msgspec.convert(owner_reference(owner), OwnerReference)
+    return list(present) if wanted in present and len(others) + 1 == len(present) else [*others, wanted]
 
 
-def _owner(obj: Object) -> OwnerReference:
-    resource, meta = obj.resource, obj.metadata
-    return OwnerReference(api_version=resource.api_version, kind=resource.kind, name=meta.name, uid=meta.uid)
+def _is_stale(owner: OwnerReference, obj: StatefulSet, pods: Collection[str]) -> bool:
+    """Return whether a claim belongs to an earlier set or pod of the same name, and goes with that."""
+    if (owner.kind, owner.name) == (obj.resource.kind, obj.metadata.name):
+        return owner.uid != obj.metadata.uid
+    return owner.kind == "Pod" and owner.uid not in pods and owner.name.startswith(f"{obj.metadata.name}-")
 
 
 def _claim_template_name(claim: Mapping[str, Any]) -> str:

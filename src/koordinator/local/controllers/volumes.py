@@ -123,6 +123,9 @@ class VolumeController(ControllerLoop):
             )
         elif storage_class is not None and storage_class.provisioner == PROVISIONER:
             await self._provision(claim, storage_class)
+        elif storage_class is None and claim.spec.storage_class_name:
+            missing = f'storageclass.storage.k8s.io "{claim.spec.storage_class_name}" not found'
+            self._events.warning(claim, "ProvisioningFailed", missing)
         elif storage_class is None or not catalog.can_provision(storage_class):
             self._events.normal(
                 claim,

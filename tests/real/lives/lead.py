@@ -1,0 +1,231 @@
+"""Leads lives: the same steps on real servers, many side by side, and on ours, one after the other on virtual time."""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from koordinator.api.core import Namespace, Node, Pod
+from koordinator.clock import LoopClock, rfc3339
+from koordinator.cluster import connect, errors
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.supervise import strictly
+from koordinator.local.cluster import ClusterOptions, LocalCluster, install
+from koordinator.simulate import virtual_time
+from tests.local.controllers.fake_kubelet import pinned_node
+from tests.real.lives.look import Looker, Seen
+from tests.real.lives.stage import Kubelet, Stage, view_of
+
+Json = dict[str, Any]
+Life = dict[str, Any]
+"""`name`, `nodes` (how many), `elsewhere` (whether a node of another zone is ready), `looks` (kinds), `quiet_s` (where
+controllers look now and then only), `steps`. A step is a list: a verb, and what belongs to it."""
+
+QUIET_S = 2.0
+FILLED_S = 60
+"""Within this a namespace has its ServiceAccount, without which pods are refused."""
+
+
+async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_S) -> list[Seen]:
+    """What is seen after each step; answers of the API that refuse are seen, too."""
+    await _set_up(stage.cluster, namespace, life.get("nodes", 3))
+    if life.get("elsewhere"):
+        await _add_node(stage.cluster, f"{namespace}-x", {})
+    kubelet = stage.kubelets[namespace] = Kubelet(stage, namespace, life.get("nodes", 3))
+    looker, seen = Looker(stage.cluster, namespace, life["looks"]), []
+    tasks = [asyncio.create_task(kubelet.run()), asyncio.create_task(kubelet.report())]
+    try:
+        for step in life["steps"]:
+            refusal = ""
+            try:
+                await _act(stage, kubelet, namespace, _own(step, namespace))
+            except errors.ApiError as error:
+                refusal = type(error).__name__
+            await stage.quiet(namespace, max(quiet_s, life.get("quiet_s", 0.0)))
+            found = await looker.look()
+            seen.append({**found, **({"refusal": [{"class": refusal}]} if refusal else {})})
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await _tidy_up(stage.cluster, kubelet, namespace)
+    return seen
+
+
+async def _tidy_up(cluster: Cluster, kubelet: Kubelet, namespace: str) -> None:
+    """What is left would keep the controllers busy."""
+    with contextlib.suppress(errors.ApiError):
+        await cluster.delete(Namespace, namespace)
+    for node in (*kubelet.nodes, f"{namespace}-x"):
+        with contextlib.suppress(errors.ApiError):
+            await cluster.delete(Node, node)
+
+
+async def _set_up(cluster: Cluster, namespace: str, nodes: int) -> None:
+    await cluster.create(Namespace, {"metadata": {"name": namespace}})
+    for letter in "abcdef"[:nodes]:
+        labels = {"life": namespace, "topology.kubernetes.io/zone": namespace}
+        await _add_node(cluster, f"{namespace}-{letter}", labels)
+    for _ in range(FILLED_S * 10):
+        if (await cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts"))["items"]:
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _add_node(cluster: Cluster, name: str, labels: dict[str, str]) -> None:
+    labels = {**labels, "kubernetes.io/hostname": name}
+    await cluster.create(Node, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+    await _node_status(cluster, name, "True")
+
+
+async def _node_status(cluster: Cluster, name: str, ready: str) -> None:
+    now = rfc3339(cluster.clock.now())
+    condition = {"type": "Ready", "status": ready, "reason": "Told", "lastHeartbeatTime": now}
+    size = {"cpu": "32", "memory": "64Gi", "pods": "200"}
+    status = {
+        "conditions": [{**condition, "lastTransitionTime": now}],
+        "capacity": size,
+        "allocatable": size,
+    }
+    await cluster.patch(Node, name, {"status": status}, subresource="status")
+
+
+async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) -> None:
+    cluster = stage.cluster
+    match step:
+        case ["create", *bodies]:
+            for body in bodies:
+                await _name_owners(cluster, namespace, body)
+                await cluster.create(view_of(body["kind"]), body, namespace)
+        case ["patch", kind, name, patch]:
+            await cluster.patch(view_of(kind), name, patch, namespace)
+        case ["delete", kind, name, policy]:
+            await cluster.delete(view_of(kind), name, namespace, propagation=policy)
+        case ["delete pod", number]:
+            await cluster.delete(Pod, _nth(stage, namespace, number), namespace)
+        case ["label pod", number, labels]:
+            name = _nth(stage, namespace, number)
+            await cluster.patch(Pod, name, {"metadata": {"labels": labels}}, namespace)
+        case ["evict", number]:
+            await cluster.evict(namespace, _nth(stage, namespace, number))
+        case ["kubelet", rules]:
+            kubelet.rules = rules
+            kubelet.wake_all()
+        case ["linger", lingers]:
+            kubelet.lingers = lingers
+            kubelet.wake_all()
+        case ["wait", seconds]:
+            await asyncio.sleep(seconds)
+        case ["minute", seconds]:
+            await asyncio.sleep(60.0 - cluster.clock.now() % 60.0 + seconds)
+        case ["even minute", seconds]:
+            await asyncio.sleep(120.0 - cluster.clock.now() % 120.0 + seconds)
+        case ["node ready", letter, ready]:
+            await _node_status(cluster, f"{namespace}-{letter}", ready)
+        case ["node", letter, patch]:
+            await cluster.patch(Node, f"{namespace}-{letter}", patch)
+        case ["delete node", letter]:
+            await cluster.delete(Node, f"{namespace}-{letter}")
+        case ["silent", letter]:
+            kubelet.silent.add(f"{namespace}-{letter}")
+        case ["all", *steps]:
+            for one in steps:
+                await _act(stage, kubelet, namespace, one)
+        case _:
+            raise ValueError(step)
+
+
+def _own(step: list[Any], namespace: str) -> list[Any]:
+    """A copy, in which the life has its name."""
+    found: list[Any] = json.loads(json.dumps(step).replace("$LIFE", namespace))
+    return found
+
+
+async def _name_owners(cluster: Cluster, namespace: str, body: Json) -> None:
+    """Owners by `of`, a ConfigMap's name, get their uid; who is gone has one that nobody has."""
+    for owner in body["metadata"].get("ownerReferences", []):
+        name, uid = owner.pop("of"), "00000000-0000-4000-8000-000000000000"
+        with contextlib.suppress(errors.NotFound):
+            uid = (await cluster.get(view_of("ConfigMap"), name, namespace)).metadata.uid
+        owner |= {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid}
+
+
+def _nth(stage: Stage, namespace: str, number: int) -> str:
+    """A pod by its place among those that live, in the order of names without what chance drew."""
+    alive = [
+        pod
+        for pod in stage.pods.list(namespace)
+        if pod.metadata.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed")
+    ]
+    if not alive:
+        raise errors.NotFound("no pod lives")
+    alive.sort(
+        key=lambda pod: (
+            pod.metadata.labels.get("apps.kubernetes.io/pod-index", ""),
+            pod.spec.containers[0].image,
+            pod.status.phase,
+            pinned_node(pod),
+        )
+    )
+    return alive[number % len(alive)].metadata.name
+
+
+@contextlib.asynccontextmanager
+async def real_stage(kubeconfig: Path) -> AsyncIterator[Stage]:
+    config = connect.load(kubeconfig_file=str(kubeconfig))
+    async with KubeCluster(config, rng=random.Random(0)) as cluster:
+        factory = InformerFactory(cluster, random.Random(0))
+        stage = Stage(cluster, factory)
+        async with asyncio.TaskGroup() as group:
+            factory.start(group)
+            await factory.wait_synced()
+            yield stage
+            await factory.stop()
+
+
+async def on_real(
+    kubeconfig: Path, lives: Sequence[Life], at_once: int, quiet_s: float = QUIET_S, prefix: str = "life"
+) -> list[list[Seen]]:
+    """Each life has a namespace of its own."""
+    gate = asyncio.Semaphore(at_once)
+    async with real_stage(kubeconfig) as stage:
+
+        async def one(life: Life) -> list[Seen]:
+            async with gate:
+                return await lead(stage, life, f"{prefix}-{life['name']}", quiet_s)
+
+        return await asyncio.gather(*(one(life) for life in lives))
+
+
+def on_ours(life: Life, quiet_s: float = QUIET_S) -> list[Seen]:
+    async def main(clock: LoopClock) -> list[Seen]:
+        up = LocalCluster(clock, ClusterOptions(manager=False))
+        cluster = MemoryCluster(up.registry)
+        factory = InformerFactory(cluster, random.Random(0))
+        stage = Stage(cluster, factory)
+        seen: list[Seen] = []
+
+        async def story() -> None:
+            await factory.wait_synced()
+            seen.extend(await lead(stage, life, f"life-{life['name']}", quiet_s))
+
+        with strictly():
+            async with asyncio.TaskGroup() as group:
+                await install(cluster)
+                before = asyncio.all_tasks()
+                up._start_controllers(group)
+                factory.start(group)
+                await story()
+                for task in asyncio.all_tasks() - before:
+                    task.cancel()
+        return seen
+
+    return virtual_time.run_virtual(main)
