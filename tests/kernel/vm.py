@@ -1,4 +1,4 @@
-"""The kernel tests once more in a small virtual machine: cgroup v2, 4 CPUs, 2 NUMA nodes.
+"""The kernel tests once more in a small virtual machine: cgroup v2, 4 CPUs, 2 NUMA nodes, a disk.
 
     python -m tests.kernel.vm [pytest arguments]
     python -m tests.kernel.vm demo-node [arguments of koordinator demo-node]
@@ -37,6 +37,9 @@ _STATUS = "exit status of the tests:"
 _MACHINE = ("--cpus", "4", "--memory", "2G", "--numa", "1G,cpus=0-1", "--numa", "1G,cpus=2-3")
 _EMULATED = ("--disable-kvm", "--disable-microvm", "--force-9p", "--append", "no_timer_check")
 """no_timer_check: on a busy machine the emulated timer misses the ticks that Linux counts at boot, and Linux panics."""
+_DISK_GIB = 2
+_MOUNT_DISK = "modprobe -a virtio_blk ext4 && mount /dev/vda /var/tmp && export TMPDIR=/var/tmp"
+"""Files of tests lie on a disk: a file in memory can neither be reclaimed nor read slowly."""
 _QEMU = "qemu-system-x86_64"
 _UDEV, _UDEV_PATH = "systemd-udevd", "/usr/lib/systemd:/lib/systemd:/lib/udev"
 
@@ -63,6 +66,8 @@ def prepared() -> Path:
     packages = []
     if shutil.which(_QEMU) is None:
         packages.append("qemu-system-x86")
+    if shutil.which("mkfs.ext4") is None:
+        packages.append("e2fsprogs")
     if shutil.which("depmod") is None:
         packages.append("kmod")
     if shutil.which("busybox") is None:
@@ -79,15 +84,28 @@ def prepared() -> Path:
 def run(image: Path, arguments: list[str]) -> int:
     """Boot, run pytest or the demonstration in it, and tell its exit status."""
     version = image.name.removeprefix("vmlinuz-")
+    disk = _disk()
     command = (
-        f"cd {shlex.quote(str(PROJECT))}; export PYTHONPATH=src:. HOME=/tmp "
+        f"{_MOUNT_DISK}; cd {shlex.quote(str(PROJECT))}; export PYTHONPATH=src:. HOME=/tmp "
         f"PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1; {_inside(arguments)}; echo {shlex.quote(_STATUS)} $?"
     )
     print(f"booting Linux {version} with cgroup v2 under emulation; this takes a minute or two", flush=True)
     started_s = time.monotonic()
     vng = shutil.which("vng", path=_path())
     assert vng is not None
-    boot = [vng, "--run", str(image), *_EMULATED, *_MACHINE, "--user", "root", "--", command]
+    boot = [
+        vng,
+        "--run",
+        str(image),
+        *_EMULATED,
+        *_MACHINE,
+        "--disk",
+        str(disk),
+        "--user",
+        "root",
+        "--",
+        command,
+    ]
     process = subprocess.Popen(
         boot,
         stdin=subprocess.DEVNULL,
@@ -120,6 +138,16 @@ def run(image: Path, arguments: list[str]) -> int:
         print(f"the machine ended before the tests said how they ended; it may take {TIMEOUT_S} s")
         return 1
     return int(status)
+
+
+def _disk() -> Path:
+    """An empty file system, made anew for each boot. Raises: Missing."""
+    path = CACHE / "disk.ext4"
+    path.unlink(missing_ok=True)
+    with path.open("wb") as file:
+        file.truncate(_DISK_GIB << 30)
+    _call(["mkfs.ext4", "-q", str(path)])
+    return path
 
 
 def _inside(arguments: list[str]) -> str:

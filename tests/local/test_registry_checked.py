@@ -16,6 +16,7 @@ from tests.local.registry_builders import NOW_S, create, definition, pod
 
 CRDS = "apiextensions.k8s.io/v1"
 MANAGED_BY = WriteOptions(field_manager="kubectl")
+WIDGET_SCHEMA = {"openAPIV3Schema": {"type": "object", "properties": {"size": {"type": "integer"}}}}
 
 
 def checked() -> ObjectRegistry:
@@ -266,3 +267,51 @@ async def test_string_data_of_a_secret_becomes_data_however_it_is_written() -> N
         resource, "default", "web", {"metadata": {"name": "web"}, "stringData": {"x": "y"}}
     )
     assert (replaced.obj["data"], replaced.obj["type"]) == ({"x": "eQ=="}, "Opaque")
+
+
+async def test_a_custom_object_owns_its_fields_and_has_only_its_subresources() -> None:
+    api = checked()
+    await create(api, "customresourcedefinitions", definition(schema=WIDGET_SCHEMA), api_version=CRDS)
+    widgets = api.resolve("example.com", "v1", "widgets")
+    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "one"}, "size": 1}
+    made = (await api.create(widgets, "default", widget, MANAGED_BY)).obj
+    assert [entry["fieldsV1"] for entry in made["metadata"]["managedFields"]] == [{"f:size": {}}]
+
+    with pytest.raises(errors.NotFound, match=r'widgets\.example\.com "one" not found'):
+        api.get(widgets, "default", "one", "status")
+
+
+async def test_a_custom_object_is_scaled_by_the_checks_of_its_own_definition() -> None:
+    api = checked()
+    paths = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+    schema = {
+        "openAPIV3Schema": {
+            "type": "object",
+            "properties": {
+                part: {"type": "object", "properties": {"replicas": {"type": "integer"}}}
+                for part in ("spec", "status")
+            },
+        }
+    }
+    crd = definition(schema=schema, subresources={"scale": paths})
+    await create(api, "customresourcedefinitions", crd, api_version=CRDS)
+    await create(api, "widgets", {"metadata": {"name": "web"}}, "default", "example.com/v1")
+    widgets = api.resolve("example.com", "v1", "widgets")
+
+    with pytest.raises(
+        errors.InternalError, match=r'the spec replicas field "\.spec\.replicas" does not exist'
+    ):
+        api.get(widgets, "default", "web", "scale")
+    with pytest.raises(
+        errors.Invalid, match=r"\.spec\.replicas: Invalid value: -1: should be a non-negative"
+    ):
+        await patch_scale(api, -1)
+    await patch_scale(api, 2)
+    assert api.get(widgets, "default", "web", "scale").obj["spec"] == {"replicas": 2}
+
+
+async def patch_scale(api: ObjectRegistry, replicas: int) -> None:
+    change, version = {"spec": {"replicas": replicas}}, "example.com/v1"
+    await patch(
+        api, "web", change, PatchType.MERGE, plural="widgets", api_version=version, subresource="scale"
+    )

@@ -3,33 +3,39 @@
 Source: the type checker of CEL's language definition; the texts are cel-go's.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
-from koordinator.cel import overloads, patterns, syntax
-from koordinator.cel.compiler import LOOPS, two_names
+from koordinator.cel import literals, loops, overloads, syntax, unify
+from koordinator.cel.compiler import dotted
 from koordinator.cel.overloads import (
     BOOL,
+    BYTES,
+    DOUBLE,
     DYN,
     INT,
     NULL,
+    SORT_BY,
     STRING,
-    TYPE,
+    UINT,
     CELType,
     list_of,
     map_of,
     optional_of,
+    shown,
 )
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
-from koordinator.cel.values import TYPE_NAMES, CompileError, EvaluationError
-
-_PRIMITIVE = frozenset(("bool", "int", "double", "string", "bytes", "type", "null"))
-_NEVER_NULL = _PRIMITIVE - {"null"} | {"list", "map"}
+from koordinator.cel.values import TYPE_NAMES, CompileError, UInt
 
 
 def type_of(source: str, variables: Mapping[str, CELType]) -> CELType:
     """Return the type of an expression's value. Raises: CompileError."""
     try:
-        return _Checker(source, dict(variables)).type_of(syntax.parse(source))
+        tree = syntax.parse(source)
+        checker = _Checker(source)
+        found = checker.type_of(tree, dict(variables))
+        literals.check(source, tree, lambda node: checker.known_type(node, with_dyn=True))
+        return unify.filled(checker.binds, found, with_dyn=True)
     except RecursionError as error:
         raise CompileError(source, 0, "nested too deeply") from error
 
@@ -43,52 +49,70 @@ def marked(error: CompileError) -> str:
     return f"ERROR: <input>:{line + 1}:{column + 1}: {error.reason}\n | {text}\n | {'.' * column}^"
 
 
+Scope = dict[str, CELType]
+
+
 class _Checker:
-    def __init__(self, source: str, variables: dict[str, CELType]) -> None:
+    """One expression. Types of nodes may stand for others that are found later: `known_type` tells them at the end."""
+
+    def __init__(self, source: str) -> None:
         self._source = source
-        self._variables = variables
+        self._numbers = itertools.count()
+        self.binds: unify.Bindings = {}
+        self._types: dict[int, CELType] = {}
+
+    def known_type(self, node: SyntaxNode, *, with_dyn: bool = False) -> CELType:
+        """Return the type of a node that was seen."""
+        return unify.filled(self.binds, self._types[id(node)], with_dyn=with_dyn)
 
     def _error(self, node: SyntaxNode, reason: str) -> CompileError:
         return CompileError(self._source, node.position, reason)
 
-    def type_of(self, node: SyntaxNode) -> CELType:
+    def _free(self) -> CELType:
+        return CELType(f"{unify.FREE}{next(self._numbers)}")
+
+    def type_of(self, node: SyntaxNode, scope: Scope) -> CELType:
+        found = self._types[id(node)] = self._type_of(node, scope)
+        return found
+
+    def _type_of(self, node: SyntaxNode, scope: Scope) -> CELType:
         match node:
             case Literal(value=value):
                 return _of_literal(value)
             case Name(name=name):
-                return self._name(node, name)
+                return self._name(node, name, scope)
             case Select():
-                return self._select(node)
+                return self._select(node, scope)
             case Index():
-                return self._index(node)
-            case ListLiteral(items=items):
-                return list_of(_joined([self.type_of(item) for item in items]))
-            case MapLiteral(items=entries):
-                keys = _joined([self.type_of(key) for key, _ in entries])
-                return map_of(keys, _joined([self.type_of(value) for _, value in entries]))
+                given = [self.type_of(node.target, scope), self.type_of(node.key, scope)]
+                operator = "_[?_]" if node.is_optional else "_[_]"
+                return self._apply(node, operator, overloads.functions()[operator], given)
+            case ListLiteral(items=items, optional=optional):
+                each: CELType | None = None
+                for index, item in enumerate(items):
+                    each = self._joined(each, self._entry(item, scope, is_optional=index in optional))
+                return list_of(each or self._free())
+            case MapLiteral():
+                return self._map(node, scope)
             case Call():
-                return self._call(node)
+                return self._call(node, scope)
         raise AssertionError(node)
 
-    def _name(self, node: SyntaxNode, name: str) -> CELType:
-        known = self._variables.get(name)
-        if known is None:
-            if name in TYPE_NAMES:
-                return TYPE
-            raise self._error(node, f"undeclared reference to '{name}' (in container '')")
-        return known
+    def _name(self, node: SyntaxNode, name: str, scope: Scope) -> CELType:
+        if name in scope:
+            return scope[name]
+        if name in TYPE_NAMES:
+            return _as_value(name)
+        raise self._error(node, f"undeclared reference to '{name}' (in container '')")
 
-    def _select(self, node: Select) -> CELType:
-        target, is_optional = self._target(node)
-        found = self._field(node, target)
-        return optional_of(found) if is_optional else found
-
-    def _target(self, node: Select | Index) -> tuple[CELType, bool]:
-        """Return the type of what holds the field or item, and whether that may be missing."""
-        target = self.type_of(node.target)
-        if target.name == "optional_type":
-            return target.of[0], True
-        return target, node.is_optional
+    def _select(self, node: Select, scope: Scope) -> CELType:
+        name = dotted(node)
+        if name in TYPE_NAMES and name.partition(".")[0] not in scope:
+            return _as_value(name)
+        target = unify.filled(self.binds, self.type_of(node.target, scope))
+        inner, is_optional = _unwrapped(target)
+        found = self._field(node, inner)
+        return optional_of(found) if is_optional or node.is_optional else found
 
     def _field(self, node: Select, target: CELType) -> CELType:
         if target.fields is not None:
@@ -97,133 +121,178 @@ class _Checker:
             return target.fields[node.field]
         if target.name == "map":
             return target.of[1]
+        if unify.is_free(target):
+            unify.is_assignable(self.binds, DYN, target)
+            return DYN
         if target.name == "dyn":
             return DYN
-        raise self._error(node, f"type '{target}' does not support field selection")
+        raise self._error(node, f"type '{shown(target)}' does not support field selection")
 
-    def _index(self, node: Index) -> CELType:
-        (inner, is_optional), key = self._target(node), self.type_of(node.key)
-        if inner.name == "list" and _fits(INT, key):
-            found = inner.of[0]
-        elif inner.name == "map" and _fits(inner.of[0], key):
-            found = inner.of[1]
-        elif inner.name == "dyn":
-            found = DYN
-        else:
-            shown = f"({_shown(self.type_of(node.target))}, {_shown(key)})"
-            raise self._error(node, f"found no matching overload for '_[_]' applied to '{shown}'")
-        return optional_of(found) if is_optional else found
+    def _entry(self, node: SyntaxNode, scope: Scope, *, is_optional: bool) -> CELType:
+        found = self.type_of(node, scope)
+        if not is_optional:
+            return found
+        inner, was_optional = _unwrapped(unify.filled(self.binds, found))
+        if not was_optional and inner != DYN:
+            raise self._mismatch(node, optional_of(inner), inner)
+        return inner
+
+    def _map(self, node: MapLiteral, scope: Scope) -> CELType:
+        keys: CELType | None = None
+        values: CELType | None = None
+        for index, (key, value) in enumerate(node.items):
+            keys = self._joined(keys, self.type_of(key, scope))
+            values = self._joined(values, self._entry(value, scope, is_optional=index in node.optional))
+        return map_of(keys or self._free(), values or self._free())
+
+    def _joined(self, before: CELType | None, found: CELType) -> CELType:
+        """Return the common type of values in a row; `literals` refuses most rows that mix types."""
+        if before is None:
+            return found
+        fits = unify.is_assignable(self.binds, before, found)
+        return unify.most_general(before, found) if fits else DYN
+
+    def _mismatch(self, node: SyntaxNode, wanted: CELType, found: CELType) -> CompileError:
+        given = shown(unify.filled(self.binds, found))
+        return self._error(
+            node, f"expected type '{shown(unify.filled(self.binds, wanted))}' but found '{given}'"
+        )
 
     # Calls
 
-    def _call(self, node: Call) -> CELType:
+    def _call(self, node: Call, scope: Scope) -> CELType:
         name, args = node.name, node.args
         if node.target is None:
             if name == "has":
                 if len(args) != 1 or not isinstance(args[0], Select):
-                    raise self._error(node, "invalid argument to has() macro")
-                self._select(args[0])
+                    raise self._error(args[0] if args else node, "invalid argument to has() macro")
+                self.type_of(args[0], scope)
                 return BOOL
-            if name == "?:":
-                return self._choice(node)
             operator = _operator(name, len(args))
-            return self._apply(node, operator, overloads.functions().get(operator), None)
-        if isinstance(node.target, Name) and node.target.name not in self._variables:
-            full = f"{node.target.name}.{name}"
-            if full == "cel.bind" and len(args) == 3 and isinstance(args[0], Name):
-                return self._with({args[0].name: self.type_of(args[1])}).type_of(args[2])
-            if full in overloads.functions():
-                return self._apply(node, full, overloads.functions()[full], None)
-        target = self.type_of(node.target)
-        if name in LOOPS:
-            return self._loop(node, target)
-        if name in ("optMap", "optFlatMap"):
-            return self._opt_map(node, target)
-        found = self._apply(node, name, overloads.methods().get(name), target)
-        if name in ("matches", "find", "findAll"):
-            self._check_pattern(node)
+            known = self._declared(node, operator, overloads.functions().get(operator))
+            return self._apply(node, operator, known, [self.type_of(arg, scope) for arg in args])
+        if names := loops.names_of(node):
+            return self._loop(node, names, scope)
+        if name in ("optMap", "optFlatMap") and len(args) == 2:
+            return self._opt_map(node, scope)
+        if 2 <= len(args) <= 1 + loops.ONE_NAME.get(name, 0) and not isinstance(args[0], Name):
+            raise self._error(args[0], "argument is not an identifier")
+        full = f"{dotted(node.target)}.{name}"
+        if full in overloads.functions():
+            given = [self.type_of(arg, scope) for arg in args]
+            return self._apply(node, full, overloads.functions()[full], given)
+        target = self.type_of(node.target, scope)
+        found = overloads.methods().get(name, () if name in overloads.functions() else None)
+        known = self._declared(node, name, found)
+        given = [target, *(self.type_of(arg, scope) for arg in args)]
+        return self._apply(node, name, known, given, is_method=True)
+
+    def _declared(
+        self, node: Call, name: str, found: Sequence[overloads.Overload] | None
+    ) -> Sequence[overloads.Overload]:
+        if found is None:
+            raise self._error(node, f"undeclared reference to '{name}' (in container '')")
         return found
 
-    def _with(self, more: dict[str, CELType]) -> "_Checker":
-        return _Checker(self._source, {**self._variables, **more})
-
-    def _choice(self, node: Call) -> CELType:
-        condition, yes, no = (self.type_of(arg) for arg in node.args)
-        if not _fits(BOOL, condition) or not (_fits(yes, no) or _fits(no, yes)):
-            shown = ", ".join(_shown(each) for each in (condition, yes, no))
-            raise self._error(node, f"found no matching overload for '_?_:_' applied to '({shown})'")
-        return _joined([yes, no])
-
     def _apply(
-        self, node: Call, name: str, candidates: Sequence[overloads.Overload] | None, receiver: CELType | None
+        self,
+        node: SyntaxNode,
+        name: str,
+        candidates: Sequence[overloads.Overload],
+        given: list[CELType],
+        *,
+        is_method: bool = False,
     ) -> CELType:
-        taken = [self.type_of(arg) for arg in node.args]
-        if candidates is None:
-            raise self._error(node, f"undeclared reference to '{name}' (in container '')")
-        results = []
+        result: CELType | None = None
         for overload in candidates:
-            binds: dict[str, CELType] = {}
-            wanted = overload.args if overload.receiver is None else (overload.receiver, *overload.args)
-            given = taken if receiver is None else [receiver, *taken]
-            if len(wanted) == len(given) and all(
-                _assigned(want, have, binds) for want, have in zip(wanted, given, strict=True)
-            ):
-                results.append(_filled(overload.result, binds))
-        if not results:
-            shown = ", ".join(map(_shown, taken))
-            applied = f"{_shown(receiver)}.({shown})" if receiver is not None else f"({shown})"
+            receiver = () if overload.receiver is None else (overload.receiver,)
+            made, *wanted = unify.fresh((overload.result, *receiver, *overload.args), self._numbers)
+            if unify.are_assignable(self.binds, given, wanted):
+                found = unify.filled(self.binds, made)
+                result = found if result in (None, found) else DYN
+        if result is None:
+            taken = [shown(unify.filled(self.binds, each, with_dyn=True)) for each in given]
+            applied = f"{taken[0]}.({', '.join(taken[1:])})" if is_method else f"({', '.join(taken)})"
             raise self._error(node, f"found no matching overload for '{name}' applied to '{applied}'")
-        return results[0] if all(result == results[0] for result in results) else DYN
+        return result
 
-    def _check_pattern(self, node: Call) -> None:
-        pattern = node.args[0]
-        if isinstance(pattern, Literal) and isinstance(pattern.value, str):
-            try:
-                patterns.of(pattern.value)
-            except EvaluationError:
-                raise self._error(pattern, f"invalid {node.name} argument") from None
-
-    def _loop(self, node: Call, target: CELType) -> CELType:
-        pair = two_names(node)
+    def _loop(self, node: Call, names: tuple[str, ...], scope: Scope) -> CELType:
+        assert node.target is not None
+        target = unify.filled(self.binds, self.type_of(node.target, scope))
+        if unify.is_free(target):
+            unify.is_assignable(self.binds, DYN, target)
+            target = DYN
         if target.name not in ("list", "map", "dyn"):
             raise self._error(
-                node, f"expression of type '{_shown(target)}' cannot be range of a comprehension"
+                node.target,
+                f"expression of type '{shown(target)}' cannot be range of a comprehension "
+                "(must be list, map, or dynamic)",
             )
-        item = target.of[0] if target.of else DYN
-        if pair is not None:
-            key = INT if target.name == "list" else item
-            value = target.of[-1] if target.of else DYN
-            self._condition(self._with({pair[0]: key, pair[1]: value}), node.args[2])
-            return BOOL
-        if len(node.args) not in (2, 3) or not isinstance(node.args[0], Name):
-            raise self._error(node, f"invalid arguments of {node.name}()")
-        inner = self._with({node.args[0].name: item})
-        if node.name == "map":
-            if len(node.args) == 3:
-                self._condition(inner, node.args[1])
-            return list_of(inner.type_of(node.args[-1]))
-        self._condition(inner, node.args[1])
-        return list_of(item) if node.name == "filter" else BOOL
+        key = INT if target.name == "list" else target.of[0] if target.of else DYN
+        item = target.of[-1] if target.of else DYN
+        each = [key, item] if len(names) == 2 else [item if target.name == "list" else key]
+        inner = {**scope, **dict(zip(names, each, strict=True))}
+        *conditions, last = node.args[len(names) :]
+        for condition in conditions:
+            self._condition(condition, inner)
+        found = self.type_of(last, inner)
+        return self._looped(node, names, each, last, found)
 
-    def _condition(self, inner: "_Checker", node: SyntaxNode) -> None:
-        found = inner.type_of(node)
-        if not _fits(BOOL, found):
-            raise self._error(node, f"expected type 'bool' but found '{_shown(found)}'")
+    def _looped(
+        self, node: Call, names: tuple[str, ...], each: list[CELType], last: SyntaxNode, found: CELType
+    ) -> CELType:
+        """Return the type of a loop whose last part has the type `found`."""
+        match node.name:
+            case "map" | "transformList":
+                return list_of(found)
+            case "transformMap":
+                return map_of(each[0], found)
+            case "transformMapEntry":
+                wanted = map_of(self._free(), self._free())
+                if not unify.is_assignable(self.binds, wanted, found):
+                    raise self._mismatch(last, wanted, found)
+                return unify.filled(self.binds, wanted)
+            case "sortBy":
+                assert node.target is not None
+                given = [self.known_type(node.target), list_of(found)]
+                return self._apply(node, SORT_BY, overloads.methods()[SORT_BY], given, is_method=True)
+        self._condition(last, {}, found)
+        return list_of(each[-1]) if node.name == "filter" else BOOL
 
-    def _opt_map(self, node: Call, target: CELType) -> CELType:
-        if target.name not in ("optional_type", "dyn") or not isinstance(node.args[0], Name):
-            raise self._error(
-                node, f"found no matching overload for '{node.name}' applied to '{_shown(target)}.()'"
-            )
-        inner = target.of[0] if target.of else DYN
-        found = self._with({node.args[0].name: inner}).type_of(node.args[1])
-        return optional_of(found) if node.name == "optMap" else found
+    def _condition(self, node: SyntaxNode, scope: Scope, found: CELType | None = None) -> None:
+        found = self.type_of(node, scope) if found is None else found
+        if not unify.is_assignable(self.binds, BOOL, found):
+            raise self._mismatch(node, BOOL, found)
+
+    def _opt_map(self, node: Call, scope: Scope) -> CELType:
+        assert node.target is not None
+        name = node.args[0]
+        if not isinstance(name, Name):
+            raise self._error(name, f"{node.name}() variable name must be a simple identifier")
+        target = self.type_of(node.target, scope)
+        inner = self._apply(node, "value", overloads.methods()["value"], [target], is_method=True)
+        found = self.type_of(node.args[1], {**scope, name.name: inner})
+        if node.name == "optMap":
+            return optional_of(found)
+        wanted = optional_of(self._free())
+        if not unify.is_assignable(self.binds, wanted, found):
+            raise self._mismatch(node, wanted, found)
+        return found
+
+
+def _unwrapped(one: CELType) -> tuple[CELType, bool]:
+    """Return what an optional type holds, and whether it is one."""
+    return (one.of[0], True) if one.name == "optional_type" else (one, False)
 
 
 def _operator(name: str, count: int) -> str:
     """Return the name under which an operator's signatures are kept."""
+    if name == "?:":
+        return "_?_:_"
     if name.endswith("_") or (name[0].isalpha() and name != "in"):
         return name if name[0].isalpha() else f"{name[:-1]}_"
+    if name == "in":
+        return "@in"
     return f"_{name}_" if count == 2 else name
 
 
@@ -233,54 +302,23 @@ def _of_literal(value: object) -> CELType:
             return NULL
         case bool():
             return BOOL
+        case UInt():
+            return UINT
         case int():
             return INT
         case float():
-            return CELType("double")
+            return DOUBLE
         case bytes():
-            return CELType("bytes")
+            return BYTES
     return STRING
 
 
-def _joined(types: Sequence[CELType]) -> CELType:
-    """Return the common type of several values; dyn where they differ, or where there are none."""
-    return types[0] if types and all(each == types[0] for each in types) else DYN
-
-
-def _fits(want: CELType, have: CELType) -> bool:
-    return _assigned(want, have, {})
-
-
-def _is_free(wanted: CELType) -> bool:
-    return len(wanted.name) == 1 and wanted.name.isupper()
-
-
-def _assigned(want: CELType, have: CELType, binds: dict[str, CELType]) -> bool:
-    """Return whether a value of type `have` can stand where `want` is asked for; free types are bound."""
-    if _is_free(want):
-        bound = binds.get(want.name)
-        if bound is None or bound == DYN or (bound == NULL and have.name not in _NEVER_NULL):
-            binds[want.name] = have
-            return True
-        return have == DYN or _assigned(bound, have, {})
-    if DYN in (want, have):
-        return True
-    if have == NULL:
-        return want.name not in _NEVER_NULL
-    if want.fields is not None or have.fields is not None:
-        return want.name == have.name or "map" in (want.name, have.name)
-    return (
-        want.name == have.name
-        and len(want.of) == len(have.of)
-        and all(_assigned(a, b, binds) for a, b in zip(want.of, have.of, strict=True))
-    )
-
-
-def _filled(result: CELType, binds: Mapping[str, CELType]) -> CELType:
-    if _is_free(result):
-        return binds.get(result.name, DYN)
-    return CELType(result.name, tuple(_filled(part, binds) for part in result.of)) if result.of else result
-
-
-def _shown(given: CELType) -> str:
-    return "object" if given.fields is not None else str(given)
+def _as_value(name: str) -> CELType:
+    """Return the type of a type's name."""
+    inner = {
+        "list": list_of(DYN),
+        "map": map_of(DYN, DYN),
+        "null_type": NULL,
+        "optional_type": optional_of(DYN),
+    }
+    return CELType("type", (inner.get(name, CELType(name)),))

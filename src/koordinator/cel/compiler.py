@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from koordinator.cel import functions, syntax
+from koordinator.cel import functions, loops, syntax
+from koordinator.cel.loops import ITERATIONS_MAX, LONG, ROUNDS, Budget, Scope, Step, spend, truth
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Select, SyntaxNode
 from koordinator.cel.values import (
     NONE,
@@ -16,28 +17,9 @@ from koordinator.cel.values import (
     no_overload,
 )
 
-Scope = dict[str, Any]
-Step = Callable[[Scope], Any]
-
-ITERATIONS_MAX = 100_000
-"""Rounds of all loops (`all`, `exists`, ...) of one evaluation."""
-_ROUNDS = " rounds"
-"""Key under which a scope counts its rounds: no name has a space."""
-LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
-
 Program = Callable[..., Any]
 """Gives the expression's value for values of its variables (a dictionary), and on demand within a `Budget` that it
 shares with others. Raises: EvaluationError."""
-
-LONG = 512
-"""Characters or items from which on reading a value counts as further rounds."""
-
-
-class Budget:
-    """The cost that evaluations may have together, in rounds of loops (a long text counts as several)."""
-
-    def __init__(self, rounds: int = ITERATIONS_MAX) -> None:
-        self.rounds = [rounds]
 
 
 def compile_expression(source: str, variables: Iterable[str]) -> Program:
@@ -50,7 +32,7 @@ def compile_expression(source: str, variables: Iterable[str]) -> Program:
     def evaluate(values: dict[str, Any], budget: Budget | None = None) -> Any:
         rounds = [ITERATIONS_MAX] if budget is None else budget.rounds
         try:
-            return step({**values, _ROUNDS: rounds})
+            return step({**values, ROUNDS: rounds})
         except TypeError as error:  # a function was called with values that it is not made for
             raise EvaluationError(f"no such overload: {error}") from error
 
@@ -69,14 +51,21 @@ class _Compiler:
             case Name(name=name):
                 return self._name(node, name)
             case Select():
+                named = TYPE_NAMES.get(dotted(node))
+                if named is not None:
+                    return lambda scope: named
                 return _select(self.compile(node.target), node.field, is_optional=node.is_optional)
             case Index():
                 return _index(self.compile(node.target), self.compile(node.key), is_optional=node.is_optional)
-            case ListLiteral(items=items):
+            case ListLiteral(items=items, optional=optional):
                 steps = [self.compile(item) for item in items]
+                if optional:
+                    return _list_with_optional(steps, optional)
                 return lambda scope: [step(scope) for step in steps]
-            case MapLiteral(items=entries):
+            case MapLiteral(items=entries, optional=optional):
                 pairs = [(self.compile(key), self.compile(value)) for key, value in entries]
+                if optional:
+                    return _map_with_optional(pairs, optional)
                 return lambda scope: {_key(key(scope)): value(scope) for key, value in pairs}
             case Call():
                 return self._call(node)
@@ -112,10 +101,14 @@ class _Compiler:
                 return self._bind(node)
             if full in functions.FUNCTIONS:
                 return _apply(functions.FUNCTIONS[full], [self.compile(arg) for arg in args])
-        if name in LOOPS:
-            return self._loop(node, self.compile(node.target))
+        if names := loops.names_of(node):
+            inner = _Compiler(self._source, self._variables | set(names))
+            steps = [inner.compile(arg) for arg in args[len(names) :]]
+            return loops.KINDS[name](loops.items_of(name, names, self.compile(node.target)), steps)
         if name in ("optMap", "optFlatMap"):
             return self._opt_map(node, self.compile(node.target))
+        if name == "or" or name == "orValue":
+            return _alternative(name, self.compile(node.target), [self.compile(arg) for arg in args])
         if name not in functions.METHOD_NAMES:
             raise self._error(node, f"undeclared reference to function {name!r}")
         return _method(name, self.compile(node.target), [self.compile(arg) for arg in args])
@@ -129,7 +122,10 @@ class _Compiler:
         target, field = self.compile(wanted.target), wanted.field
 
         def has(scope: Scope) -> bool:
-            return field in _map(target(scope), field)
+            value = target(scope)
+            if isinstance(value, OptionalValue):
+                value = value.content
+            return isinstance(value, dict) and field in value
 
         return has
 
@@ -152,129 +148,16 @@ class _Compiler:
         name, inner = self._with(node, node.args[0])
         result, is_flat = inner.compile(node.args[1]), node.name == "optFlatMap"
 
-        def opt_map(scope: Scope) -> OptionalValue:
+        def opt_map(scope: Scope) -> Any:
             optional = target(scope)
             if not isinstance(optional, OptionalValue):
                 raise no_overload(node.name, optional)
             if not optional.has_value:
                 return NONE
             found = result({**scope, name: optional.content})
-            if is_flat and not isinstance(found, OptionalValue):
-                raise no_overload(node.name, found)
             return found if is_flat else OptionalValue(True, found)
 
         return opt_map
-
-    def _loop(self, node: Call, target: Step) -> Step:
-        pair = two_names(node)
-        if pair is not None:
-            return self._pair_loop(node, pair, target)
-        if len(node.args) != 2 and not (node.name == "map" and len(node.args) == 3):
-            raise self._error(node, f"{node.name}(name, expression)")
-        name, inner = self._with(node, node.args[0])
-        steps = [inner.compile(arg) for arg in node.args[1:]]
-
-        def items(scope: Scope) -> Iterable[tuple[Any, Scope]]:
-            group = target(scope)
-            if not isinstance(group, list | dict):
-                raise no_overload(node.name, group)
-            inside = dict(scope)
-            for item in group:
-                spend(scope, 1)
-                inside[name] = item
-                yield item, inside
-
-        return _LOOP_KINDS[node.name](items, steps)
-
-    def _pair_loop(self, node: Call, pair: tuple[str, str], target: Step) -> Step:
-        """Yield a loop over indexes and items of a list, or keys and values of a map."""
-        first, second = pair
-        inner = _Compiler(self._source, self._variables | {first, second})
-        steps = [inner.compile(arg) for arg in node.args[2:]]
-
-        def items(scope: Scope) -> Iterable[tuple[Any, Scope]]:
-            group = target(scope)
-            if not isinstance(group, list | dict):
-                raise no_overload(node.name, group)
-            inside = dict(scope)
-            for key, item in enumerate(group) if isinstance(group, list) else group.items():
-                spend(scope, 1)
-                inside[first], inside[second] = key, item
-                yield key, inside
-
-        return _LOOP_KINDS[node.name](items, steps)
-
-
-def two_names(node: Call) -> tuple[str, str] | None:
-    """Return the names of a loop with two variables (`list.all(index, item, condition)`), if it is one."""
-    if len(node.args) != 3 or node.name not in ("all", "exists", "existsOne", "exists_one"):
-        return None
-    first, second = node.args[0], node.args[1]
-    return (first.name, second.name) if isinstance(first, Name) and isinstance(second, Name) else None
-
-
-def spend(scope: Scope, steps: int) -> None:
-    """Take steps off what the evaluation may cost. Raises: EvaluationError when nothing is left."""
-    left = scope[_ROUNDS]
-    left[0] -= steps
-    if left[0] < 0:
-        raise OutOfBudget(f"more than {ITERATIONS_MAX} rounds of loops")
-
-
-Items = Callable[[Scope], Iterable[tuple[Any, Scope]]]
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise no_overload("condition", value)
-    return value
-
-
-def _any_of(items: Items, step: Step, wanted: bool) -> Step:
-    """Return a step that holds when some round gives `wanted`; errors of other rounds do not matter then."""
-
-    def run(scope: Scope) -> bool:
-        failure: EvaluationError | None = None
-        for _, inside in items(scope):
-            try:
-                if _truth(step(inside)) is wanted:
-                    return True
-            except OutOfBudget:
-                raise
-            except EvaluationError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return False
-
-    return run
-
-
-def _loop_all(items: Items, steps: list[Step]) -> Step:
-    found = _any_of(items, steps[0], False)
-    return lambda scope: not found(scope)
-
-
-def _loop_exists_one(items: Items, steps: list[Step]) -> Step:
-    return lambda scope: sum(_truth(steps[0](inside)) for _, inside in items(scope)) == 1
-
-
-def _loop_map(items: Items, steps: list[Step]) -> Step:
-    if len(steps) == 1:
-        return lambda scope: [steps[0](inside) for _, inside in items(scope)]
-    return lambda scope: [steps[1](inside) for _, inside in items(scope) if _truth(steps[0](inside))]
-
-
-_LOOP_KINDS: dict[str, Callable[[Items, list[Step]], Step]] = {
-    "all": _loop_all,
-    "exists": lambda items, steps: _any_of(items, steps[0], True),
-    "exists_one": _loop_exists_one,
-    "existsOne": _loop_exists_one,
-    "map": _loop_map,
-    "filter": lambda items, steps: (
-        lambda scope: [item for item, inside in items(scope) if _truth(steps[0](inside))]
-    ),
-}
 
 
 # Operators that do not look at all of their arguments
@@ -285,20 +168,20 @@ def _short_cut(left: Step, right: Step, decisive: bool) -> Step:
 
     def run(scope: Scope) -> bool:
         try:
-            first = _truth(left(scope))
+            first = truth(left(scope))
         except OutOfBudget:
             raise
         except EvaluationError:
-            if _truth(right(scope)) is decisive:
+            if truth(right(scope)) is decisive:
                 return decisive
             raise
-        return first if first is decisive else _truth(right(scope))
+        return first if first is decisive else truth(right(scope))
 
     return run
 
 
 def _choose(condition: Step, yes: Step, no: Step) -> Step:
-    return lambda scope: yes(scope) if _truth(condition(scope)) else no(scope)
+    return lambda scope: yes(scope) if truth(condition(scope)) else no(scope)
 
 
 _SHORT_CUTS: dict[str, Callable[..., Step]] = {
@@ -311,9 +194,52 @@ _SHORT_CUTS: dict[str, Callable[..., Step]] = {
 # Fields
 
 
+def dotted(node: SyntaxNode) -> str:
+    """Return `a.b.c` of a row of names; empty for anything else."""
+    parts = []
+    while isinstance(node, Select) and not node.is_optional:
+        parts.append(node.field)
+        node = node.target
+    return ".".join((node.name, *reversed(parts))) if isinstance(node, Name) else ""
+
+
+def _list_with_optional(steps: list[Step], optional: frozenset[int]) -> Step:
+    def items(scope: Scope) -> list[Any]:
+        found = []
+        for index, step in enumerate(steps):
+            value = step(scope)
+            if index not in optional:
+                found.append(value)
+            elif _optional(value).has_value:
+                found.append(value.content)
+        return found
+
+    return items
+
+
+def _map_with_optional(pairs: list[tuple[Step, Step]], optional: frozenset[int]) -> Step:
+    def entries(scope: Scope) -> dict[Any, Any]:
+        found = {}
+        for index, (key, step) in enumerate(pairs):
+            name, value = _key(key(scope)), step(scope)
+            if index not in optional:
+                found[name] = value
+            elif _optional(value).has_value:
+                found[name] = value.content
+        return found
+
+    return entries
+
+
+def _optional(value: Any) -> OptionalValue:
+    if not isinstance(value, OptionalValue):
+        raise EvaluationError(f"cannot initialize optional entry from non-optional value {value}")
+    return value
+
+
 def _map(value: Any, field: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise EvaluationError(f"{kind_of(value)} has no field {field!r}")
+        _no_such_key(field)
     return value
 
 
@@ -322,8 +248,8 @@ def _no_such_key(field: Any) -> NoReturn:
 
 
 def _key(value: Any) -> Any:
-    if not isinstance(value, bool | int | str):
-        raise no_overload("map key", value)
+    if isinstance(value, list | dict):
+        raise EvaluationError(f"unsupported key type: {kind_of(value)}")
     return value
 
 
@@ -352,10 +278,21 @@ def _select_optional(value: OptionalValue, key: Any) -> OptionalValue:
         return NONE
     content = value.content
     if isinstance(content, list):
-        is_there = type(key) is int and 0 <= key < len(content)
-        return OptionalValue(True, content[key]) if is_there else NONE
-    entries = _map(content, key)
-    return OptionalValue(True, entries[key]) if key in entries else NONE
+        at = _list_index(key)
+        return OptionalValue(True, content[at]) if 0 <= at < len(content) else NONE
+    is_there = isinstance(content, dict) and functions.has_key(content, key)
+    return OptionalValue(True, content[key]) if is_there else NONE
+
+
+def _list_index(key: Any) -> int:
+    """Return the place that a number means, -1 for none. Raises: EvaluationError."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int(key)
+    if isinstance(key, float):
+        if key.is_integer():
+            return int(key)
+        raise EvaluationError(f"unsupported index value {key} in list")
+    raise EvaluationError(f"unsupported index type '{kind_of(key)}' in list")
 
 
 def _index(target: Step, key: Step, *, is_optional: bool) -> Step:
@@ -363,15 +300,21 @@ def _index(target: Step, key: Step, *, is_optional: bool) -> Step:
         value, wanted = target(scope), key(scope)
         if is_optional or isinstance(value, OptionalValue):
             optional = value if isinstance(value, OptionalValue) else OptionalValue(True, value)
-            return _select_optional(optional, _key(wanted))
+            return _select_optional(optional, wanted)
         if isinstance(value, list):
-            if type(wanted) is not int or not 0 <= wanted < len(value):
-                raise EvaluationError(f"index out of bounds: {wanted}")
-            return value[wanted]
-        try:
-            return _map(value, wanted)[_key(wanted)]
-        except KeyError:
+            at = wanted if type(wanted) is int else _list_index(wanted)
+            if not 0 <= at < len(value):
+                raise EvaluationError(f"index out of bounds: {at}")
+            return value[at]
+        entries = _map(value, wanted)
+        if isinstance(wanted, str):
+            try:
+                return entries[wanted]
+            except KeyError:
+                _no_such_key(wanted)
+        if not functions.has_key(entries, wanted):
             _no_such_key(wanted)
+        return entries[wanted]
 
     return index
 
@@ -400,6 +343,24 @@ def _constant(function: functions.Function, args: list[Any]) -> Step:
     except (EvaluationError, TypeError):
         return lambda scope: function(*args)
     return lambda scope: value
+
+
+def _alternative(name: str, target: Step, args: list[Step]) -> Step:
+    """`or` and `orValue`: the other value is worked out where it is needed."""
+    is_flat = name == "or"
+
+    def choose(scope: Scope) -> Any:
+        optional = target(scope)
+        if not isinstance(optional, OptionalValue) or len(args) != 1:
+            raise no_overload(name, optional)
+        if optional.has_value:
+            return optional if is_flat else optional.content
+        other = args[0](scope)
+        if is_flat and not isinstance(other, OptionalValue):
+            raise no_overload(name, optional, other)
+        return other
+
+    return choose
 
 
 def _method(name: str, target: Step, args: list[Step]) -> Step:

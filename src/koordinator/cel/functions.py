@@ -1,21 +1,25 @@
-"""Functions, methods and operators. Sources: CEL's standard definitions, its string extension, and the libraries that
-Kubernetes adds (quantities, semantic versions, lists, sets, regular expressions, optional values)."""
+"""Functions, methods and operators. Sources: CEL's standard definitions, cel-go's extensions for strings, lists, sets
+and optional values, and the libraries that Kubernetes adds."""
 
-import itertools
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from koordinator.api import quantity
 from koordinator.api.quantity import Quantity, QuantityError
-from koordinator.cel import libraries, patterns
-from koordinator.cel.syntax import INT_MAX, INT_MIN
+from koordinator.cel import conversions, formats, formatting, lists, network, patterns, times
+from koordinator.cel.conversions import unsigned as _unsigned
+from koordinator.cel.conversions import whole as _whole
 from koordinator.cel.values import (
+    INT_MAX,
+    INT_MIN,
     NONE,
     EvaluationError,
     OptionalValue,
     Semver,
+    UInt,
     equal,
     is_ordered_with,
     merged,
@@ -28,16 +32,6 @@ LENGTH_MAX = 1 << 20
 """Characters or items of a value that an expression makes."""
 
 
-def _whole(number: int) -> int:
-    if not INT_MIN <= number <= INT_MAX:
-        raise EvaluationError("integer overflow")
-    return number
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
 def _add(a: Any, b: Any) -> Any:
     if isinstance(a, list) and isinstance(b, list) and not type(a) is type(b) is list:
         return merged(a, b)
@@ -48,6 +42,8 @@ def _add(a: Any, b: Any) -> Any:
     if type(a) is type(b):
         if type(a) is int:
             return _whole(a + b)
+        if type(a) is UInt:
+            return _unsigned(a + b)
         if type(a) is float:
             return a + b
         if isinstance(a, str | list | bytes):
@@ -65,7 +61,8 @@ def _subtract(a: Any, b: Any) -> Any:
 
 def _time(make: Callable[[], Any]) -> Any:
     try:
-        return make()
+        made = make()
+        return times.checked_span(made) if isinstance(made, timedelta) else made
     except (OverflowError, TypeError) as error:
         raise EvaluationError(f"timestamp overflow: {error}") from error
 
@@ -76,6 +73,8 @@ def _arithmetic(
     def apply(a: Any, b: Any) -> Any:
         if type(a) is int and type(b) is int:
             return _whole(whole(a, b))
+        if type(a) is UInt and type(b) is UInt:
+            return _unsigned(whole(a, b))
         if type(a) is float and type(b) is float:
             return real(a, b)
         raise no_overload(sign, a, b)
@@ -92,14 +91,17 @@ def _divide_whole(a: int, b: int) -> int:
 
 def _divide_real(a: float, b: float) -> float:
     if b == 0:
-        return float("nan") if a == 0 or a != a else float("inf") if a > 0 else float("-inf")
+        return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1, b)
     return a / b
 
 
 def _modulo(a: Any, b: Any) -> int:
-    if type(a) is not int or type(b) is not int:
+    if type(a) is not type(b) or type(a) not in (int, UInt):
         raise no_overload("%", a, b)
-    return a - b * _divide_whole(a, b)
+    if b == 0:
+        raise EvaluationError("modulus by zero")
+    rest = int(a) - int(b) * _divide_whole(a, b)
+    return UInt(rest) if type(a) is UInt else rest
 
 
 def _compare(sign: str, holds: Callable[[Any, Any], bool]) -> Function:
@@ -115,8 +117,15 @@ def _in(item: Any, group: Any) -> bool:
     if isinstance(group, list):
         return any(equal(item, each) for each in group)
     if isinstance(group, dict):
-        return not isinstance(item, list | dict) and item in group
+        return has_key(group, item)
     raise no_overload("in", item, group)
+
+
+def has_key(entries: dict[Any, Any], key: Any) -> bool:
+    """Return whether a map has a key; Python takes true for 1."""
+    if isinstance(key, list | dict) or key not in entries:
+        return False
+    return key not in (0, 1) or isinstance(key, str) or any(equal(each, key) for each in entries)
 
 
 def _not(value: Any) -> bool:
@@ -159,52 +168,7 @@ def size(value: Any) -> int:
     raise no_overload("size", value)
 
 
-def to_int(value: Any) -> int:
-    """Cut towards zero; 64 bits. Raises: EvaluationError."""
-    try:
-        if isinstance(value, bool):
-            raise no_overload("int", value)
-        if isinstance(value, int | float | str):
-            return _whole(int(value))
-        if isinstance(value, datetime):
-            return int(value.timestamp())
-    except (ValueError, OverflowError) as error:
-        raise EvaluationError(f"{value!r} is no integer") from error
-    raise no_overload("int", value)
-
-
-def to_double(value: Any) -> float:
-    """Raises: EvaluationError when the text is no number."""
-    try:
-        if _is_number(value) or isinstance(value, str):
-            return float(value)
-    except ValueError as error:
-        raise EvaluationError(f"{value!r} is no number") from error
-    raise no_overload("double", value)
-
-
-def to_string(value: Any) -> str:
-    """Return a value's text as CEL writes it. Raises: EvaluationError for lists and maps."""
-    if isinstance(value, _WITH_TEXT):
-        return libraries.shown(value)
-    raise no_overload("string", value)
-
-
-_WITH_TEXT = (
-    *(bool, str, int, float, datetime, timedelta, bytes, Quantity),
-    *(libraries.Address, libraries.Network, libraries.Url),
-)
-
-
-def to_bool(value: Any) -> bool:
-    """The words that Go takes for true and false. Raises: EvaluationError."""
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "True", "TRUE", "t", "1"):
-        return True
-    if value in ("false", "False", "FALSE", "f", "0"):
-        return False
-    raise EvaluationError(f"{value!r} is no bool")
+_NO_QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
 def to_quantity(text: Any) -> Quantity:
@@ -214,7 +178,7 @@ def to_quantity(text: Any) -> Quantity:
     try:
         return quantity.parse(text)
     except QuantityError as error:
-        raise EvaluationError(str(error)) from error
+        raise EvaluationError(_NO_QUANTITY) from error
 
 
 def to_semver(text: Any, is_loose: Any = False) -> Semver:
@@ -224,10 +188,12 @@ def to_semver(text: Any, is_loose: Any = False) -> Semver:
     return Semver.normalized(text) if is_loose else Semver.of(text)
 
 
-def _holds(make: Function) -> Function:
-    """Return a function that tells whether a value can be made."""
+def _holds(name: str, make: Function) -> Function:
+    """Return a function that tells whether a value can be made of a text."""
 
     def apply(*args: Any) -> bool:
+        if not args or not isinstance(args[0], str):
+            raise no_overload(name, *args)
         try:
             make(*args)
         except EvaluationError:
@@ -237,29 +203,54 @@ def _holds(make: Function) -> Function:
     return apply
 
 
-def _is_subset(part: Any, whole: Any) -> bool:
-    return all(_in(item, whole) for item in part)
+def _of_non_zero(value: Any) -> OptionalValue:
+    """Return the value if it is none that a field has without being set."""
+    is_zero = value is None or (
+        isinstance(value, bool | int | float | str | bytes | list | dict | timedelta) and not value
+    )
+    return NONE if is_zero else OptionalValue(True, value)
+
+
+def _matches(text: Any, pattern: Any) -> bool:
+    if not isinstance(text, str) or not isinstance(pattern, str):
+        raise no_overload("matches", text, pattern)
+    return patterns.of(pattern).matches(text)
+
+
+def _quote(text: Any) -> str:
+    if not isinstance(text, str):
+        raise no_overload("strings.quote", text)
+    return formatting.quoted(text)
+
+
+def _sign(amount: Any) -> int:
+    if not isinstance(amount, Quantity):
+        raise no_overload("sign", amount)
+    return _signum(amount.nanos, 0)
 
 
 FUNCTIONS: dict[str, Function] = {
+    **conversions.CONVERSIONS,
     "size": size,
-    "int": to_int,
-    "double": to_double,
-    "string": to_string,
-    "bool": to_bool,
-    "dyn": lambda value: value,
+    "matches": _matches,
     "quantity": to_quantity,
-    "isQuantity": _holds(to_quantity),
+    "isQuantity": _holds("isQuantity", to_quantity),
+    "sign": _sign,
     "semver": to_semver,
-    "isSemver": _holds(to_semver),
+    "isSemver": _holds("isSemver", to_semver),
     "optional.of": lambda value: OptionalValue(True, value),
     "optional.none": lambda: NONE,
-    "sets.contains": lambda a, b: _is_subset(b, a),
-    "sets.equivalent": lambda a, b: _is_subset(a, b) and _is_subset(b, a),
-    "sets.intersects": lambda a, b: any(_in(item, b) for item in a),
-    **libraries.FUNCTIONS,
-    **{name: _holds(make) for name, make in libraries.TESTS.items()},
+    "optional.ofNonZeroValue": _of_non_zero,
+    "strings.quote": _quote,
+    **lists.FUNCTIONS,
+    **network.FUNCTIONS,
+    **formats.FUNCTIONS,
+    **{name: _holds(name, make) for name, make in network.TESTS.items()},
 }
+
+
+_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+"""White space, as Go sees it."""
 
 
 def _texts(name: str, apply: Callable[..., Any]) -> Function:
@@ -277,29 +268,34 @@ def _substring(text: str, start: Any, end: Any = None) -> str:
     end = len(text) if end is None else end
     if type(start) is not int or type(end) is not int:
         raise no_overload("substring", text, start, end)
-    if not 0 <= start <= end <= len(text):
-        raise EvaluationError(f"no substring from {start} to {end} of {len(text)} characters")
+    for index in (start, end):
+        if not 0 <= index <= len(text):
+            raise EvaluationError(f"index out of range: {index}")
+    if start > end:
+        raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
     return text[start:end]
 
 
 def _char_at(text: str, index: Any) -> str:
     if type(index) is not int or not 0 <= index <= len(text):
-        raise EvaluationError(f"no character {index} in {len(text)}")
+        raise EvaluationError(f"index out of range: {index}")
     return text[index : index + 1]
 
 
 def _index_in(text: str, part: Any, start: Any = 0) -> int:
+    if part == "" and type(start) is int:
+        return start
     _check_offset("indexOf", text, part, start)
-    return text.find(part, start) if part else int(start)
+    return text.find(part, start)
 
 
 def _last_index_in(text: str, part: Any, start: Any = None) -> int:
     """Find it at `start` or before; behind the end there is nothing, as in cel-go."""
     if start is None and isinstance(part, str):
         return text.rfind(part)
+    if part == "" and type(start) is int:
+        return start
     _check_offset("lastIndexOf", text, part, start)
-    if not part:
-        return int(start)
     return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
 
 
@@ -331,47 +327,6 @@ def _split(text: str, by: Any, count: Any = -1) -> list[str]:
     return parts if limit < 0 or len(parts) <= count else [*parts[:limit], text[limit:]]
 
 
-def _join(items: list[Any], by: Any = "") -> str:
-    if not isinstance(by, str) or not all(isinstance(item, str) for item in items):
-        raise no_overload("join", items, by)
-    return by.join(items)
-
-
-def _sum(items: list[Any]) -> Any:
-    total: Any = 0
-    for index, item in enumerate(items):
-        total = item if index == 0 else _add(total, item)
-    return total
-
-
-def _extreme(name: str, choose: Callable[[Sequence[Any]], Any]) -> Function:
-    def apply(items: list[Any]) -> Any:
-        if not items:
-            raise EvaluationError(f"{name} of an empty list")
-        if not all(is_ordered_with(items[0], item) for item in items):
-            raise no_overload(name, *items[:2])
-        return choose(items)
-
-    return apply
-
-
-def _is_sorted(items: list[Any]) -> bool:
-    for a, b in itertools.pairwise(items):
-        if not is_ordered_with(a, b):
-            raise no_overload("isSorted", a, b)
-        if a > b:
-            return False
-    return True
-
-
-def _index_of(items: Any, item: Any) -> int:
-    return next((at for at, each in enumerate(items) if equal(each, item)), -1)
-
-
-def _last_index_of(items: Any, item: Any) -> int:
-    return len(items) - 1 - at if (at := _index_of(items[::-1], item)) >= 0 else -1
-
-
 def _signum(a: Any, b: Any) -> int:
     return int(a > b) - int(a < b)
 
@@ -388,6 +343,10 @@ def _as_integer(amount: Quantity) -> int:
     if Quantity.of_value(amount.value) != amount:
         raise EvaluationError("cannot convert value to integer")
     return _whole(amount.value)
+
+
+def _is_integer(amount: Quantity) -> bool:
+    return Quantity.of_value(amount.value) == amount and INT_MIN <= amount.value <= INT_MAX
 
 
 def _value_of(optional: OptionalValue) -> Any:
@@ -417,43 +376,33 @@ METHODS: dict[str, dict[str, Function]] = {
         "startsWith": _texts("startsWith", str.startswith),
         "endsWith": _texts("endsWith", str.endswith),
         "contains": _texts("contains", lambda text, part: part in text),
-        "matches": _texts("matches", lambda text, pattern: patterns.of(pattern).matches(text)),
+        "matches": _matches,
         "find": _texts("find", lambda text, pattern: patterns.of(pattern).find(text)),
         "findAll": patterns.find_all,
         "lowerAscii": _texts("lowerAscii", lambda text: text.translate(patterns.LOWER)),
         "upperAscii": _texts("upperAscii", lambda text: text.translate(patterns.UPPER)),
-        "trim": _texts("trim", lambda text: text.strip()),
+        "trim": lambda text: text.strip(_SPACE),
         "indexOf": _index_in,
         "lastIndexOf": _last_index_in,
         "charAt": _char_at,
         "substring": _substring,
         "replace": _replace,
         "split": _split,
+        "format": formatting.format_text,
     },
-    "list": {
-        "size": size,
-        "join": _join,
-        "sum": _sum,
-        "min": _extreme("min", min),
-        "max": _extreme("max", max),
-        "isSorted": _is_sorted,
-        "indexOf": _index_of,
-        "lastIndexOf": _last_index_of,
-    },
+    "list": {**lists.METHODS, "sum": lambda items: lists.sum_of(items, _add)},
     "map": {"size": size},
+    "bytes": {"size": size},
     "optional_type": {
         "hasValue": lambda optional: optional.has_value,
         "value": _value_of,
-        "or": lambda optional, other: optional if optional.has_value else other,
-        "orValue": lambda optional, other: optional.content if optional.has_value else other,
     },
     "kubernetes.Quantity": {
         **_orders(Quantity),
-        "sign": lambda amount: _signum(amount.nanos, 0),
         "add": lambda a, b: a + _amount(b),
         "sub": lambda a, b: a - _amount(b),
         "asInteger": _as_integer,
-        "isInteger": _holds(_as_integer),
+        "isInteger": _is_integer,
         "asApproximateFloat": lambda amount: amount.nanos / quantity.NANO,
     },
     "kubernetes.Semver": {
@@ -464,7 +413,6 @@ METHODS: dict[str, dict[str, Function]] = {
     },
 }
 """By type of the receiver, by name."""
-for _kind, _methods in libraries.METHODS.items():
-    METHODS.setdefault(_kind, {}).update(_methods)
+METHODS |= {**times.METHODS, **network.METHODS, **formats.METHODS}
 
 METHOD_NAMES = frozenset(name for methods in METHODS.values() for name in methods)

@@ -9,11 +9,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koordinator.cel import libraries
+from koordinator.cel import formats, times
 
 _SIGNATURES = """
-_==_(A, A) bool            | _!=_(A, A) bool              | !_(bool) bool        | _in_(A, list(A)) bool
-_in_(A, map(A, B)) bool    | _&&_(bool, bool) bool        | _||_(bool, bool) bool
+_==_(A, A) bool            | _!=_(A, A) bool              | !_(bool) bool        | @in(A, list(A)) bool
+@in(A, map(A, B)) bool    | _&&_(bool, bool) bool        | _||_(bool, bool) bool
+_?_:_(bool, A, A) A        | _[_](list(A), int) A         | _[_](map(A, B), A) B
+_[_](optional_type(list(A)), int) optional_type(A)        | _[_](optional_type(map(A, B)), A) optional_type(B)
+_[?_](list(A), int) optional_type(A)                      | _[?_](optional_type(list(A)), int) optional_type(A)
+_[?_](map(A, B), A) optional_type(B)                      | _[?_](optional_type(map(A, B)), A) optional_type(B)
 _+_(int, int) int          | _+_(double, double) double   | _+_(string, string) string
 _+_(bytes, bytes) bytes    | _+_(list(A), list(A)) list(A)
 _+_(google.protobuf.Timestamp, google.protobuf.Duration) google.protobuf.Timestamp
@@ -25,17 +29,25 @@ _-_(google.protobuf.Timestamp, google.protobuf.Duration) google.protobuf.Timesta
 _-_(google.protobuf.Duration, google.protobuf.Duration) google.protobuf.Duration
 _*_(int, int) int          | _*_(double, double) double   | _/_(int, int) int    | _/_(double, double) double
 _%_(int, int) int          | -_(int) int                  | -_(double) double
+_+_(uint, uint) uint       | _-_(uint, uint) uint         | _*_(uint, uint) uint | _/_(uint, uint) uint
+_%_(uint, uint) uint
 size(string) int           | size(bytes) int              | size(list(A)) int    | size(map(A, B)) int
-int(A) int                 | double(A) double             | string(A) string     | bool(A) bool
-bytes(A) bytes             | dyn(A) dyn                   | type(A) type
-timestamp(A) google.protobuf.Timestamp                    | duration(A) google.protobuf.Duration
+dyn(A) dyn                 | type(A) type(A)              | bool(bool) bool      | bool(string) bool
+bytes(bytes) bytes         | bytes(string) bytes          | matches(string, string) bool
+timestamp(google.protobuf.Timestamp) google.protobuf.Timestamp
+timestamp(int) google.protobuf.Timestamp                  | timestamp(string) google.protobuf.Timestamp
+duration(google.protobuf.Duration) google.protobuf.Duration
+duration(int) google.protobuf.Duration                    | duration(string) google.protobuf.Duration
 quantity(string) kubernetes.Quantity                      | isQuantity(string) bool
 semver(string) kubernetes.Semver                          | semver(string, bool) kubernetes.Semver
 isSemver(string) bool      | isSemver(string, bool) bool
 isIP(string) bool          | ip(string) net.IP            | ip.isCanonical(string) bool
 isCIDR(string) bool        | cidr(string) net.CIDR        | isURL(string) bool   | url(string) kubernetes.URL
 format.named(string) optional_type(kubernetes.NamedFormat)
-optional.of(A) optional_type(A)                           | optional.none() optional_type(dyn)
+optional.of(A) optional_type(A)                           | optional.none() optional_type(A)
+optional.ofNonZeroValue(A) optional_type(A)               | optional.unwrap(list(optional_type(A))) list(A)
+list(optional_type(A)).unwrapOpt() list(A)                | lists.range(int) list(int)
+strings.quote(string) string                              | sign(kubernetes.Quantity) int
 sets.contains(list(A), list(A)) bool                      | sets.equivalent(list(A), list(A)) bool
 sets.intersects(list(A), list(A)) bool
 string.size() int          | bytes.size() int             | list(A).size() int   | map(A, B).size() int
@@ -45,16 +57,19 @@ string.find(string) string | string.findAll(string) list(string)
 string.findAll(string, int) list(string)                  | string.lowerAscii() string
 string.upperAscii() string | string.trim() string         | string.indexOf(string) int
 string.indexOf(string, int) int                           | string.lastIndexOf(string) int
+string.lastIndexOf(string, int) int
 string.charAt(int) string  | string.substring(int) string | string.substring(int, int) string
 string.replace(string, string) string                     | string.replace(string, string, int) string
 string.split(string) list(string)                         | string.split(string, int) list(string)
-string.format(list(A)) string
+string.format(list(dyn)) string
 list(string).join() string | list(string).join(string) string
-list(A).sum() A            | list(A).min() A              | list(A).max() A      | list(A).isSorted() bool
-list(A).indexOf(A) int     | list(A).lastIndexOf(A) int
+list(A).indexOf(A) int     | list(A).lastIndexOf(A) int   | list(A).slice(int, int) list(A)
+list(list(A)).flatten() list(A)                           | list(dyn).flatten(int) list(dyn)
+list(A).distinct() list(A) | list(A).reverse() list(A)    | list(A).first() optional_type(A)
+list(A).last() optional_type(A)
 optional_type(A).hasValue() bool                          | optional_type(A).value() A
 optional_type(A).or(optional_type(A)) optional_type(A)    | optional_type(A).orValue(A) A
-kubernetes.Quantity.compareTo(kubernetes.Quantity) int    | kubernetes.Quantity.sign() int
+kubernetes.Quantity.compareTo(kubernetes.Quantity) int
 kubernetes.Quantity.isGreaterThan(kubernetes.Quantity) bool
 kubernetes.Quantity.isLessThan(kubernetes.Quantity) bool
 kubernetes.Quantity.add(kubernetes.Quantity) kubernetes.Quantity
@@ -79,6 +94,19 @@ net.CIDR.containsCIDR(string) bool                        | net.CIDR.containsCID
 google.protobuf.Duration.getHours() int                   | google.protobuf.Duration.getMinutes() int
 google.protobuf.Duration.getSeconds() int                 | google.protobuf.Duration.getMilliseconds() int
 """
+_CONVERTED = {
+    "int": ("int", "double", "google.protobuf.Duration", "string", "google.protobuf.Timestamp", "uint"),
+    "uint": ("int", "uint", "double", "string"),
+    "double": ("int", "uint", "double", "string"),
+    "string": (
+        *("string", "bool", "bytes", "double", "int", "uint", "net.IP", "net.CIDR"),
+        *("google.protobuf.Timestamp", "google.protobuf.Duration"),
+    ),
+}
+"""Types that the functions named after types take."""
+SORT_BY = "@sortByAssociatedKeys"
+"""Name of the function that `sortBy` calls with a list and the keys of its items."""
+_NUMBERS = ("int", "uint", "double")
 _ORDERED = ("bool", "string", "bytes", "google.protobuf.Timestamp", "google.protobuf.Duration")
 
 
@@ -93,7 +121,8 @@ class CELType(msgspec.Struct, frozen=True):
         return f"{self.name}({', '.join(map(str, self.of))})" if self.of else self.name
 
 
-DYN, BOOL, INT, DOUBLE, STRING, BYTES = map(CELType, ("dyn", "bool", "int", "double", "string", "bytes"))
+DYN, BOOL, INT, UINT, DOUBLE = map(CELType, ("dyn", "bool", "int", "uint", "double"))
+STRING, BYTES = CELType("string"), CELType("bytes")
 NULL, TYPE = CELType("null"), CELType("type")
 TIMESTAMP, DURATION = CELType("google.protobuf.Timestamp"), CELType("google.protobuf.Duration")
 
@@ -108,6 +137,17 @@ def map_of(key: CELType, value: CELType) -> CELType:
 
 def optional_of(inner: CELType) -> CELType:
     return CELType("optional_type", (inner,))
+
+
+_SHORT = {"google.protobuf.Timestamp": "timestamp", "google.protobuf.Duration": "duration"}
+
+
+def shown(given: CELType) -> str:
+    """Return a type as messages name it."""
+    if given.fields is not None:
+        return "object"
+    name = _SHORT.get(given.name, given.name)
+    return f"{name}({', '.join(map(shown, given.of))})" if given.of else name
 
 
 class Overload(msgspec.Struct, frozen=True):
@@ -138,7 +178,7 @@ def _grouped(*, is_method: bool) -> dict[str, list[Overload]]:
     return found
 
 
-_NAMESPACES = ("optional", "sets", "ip", "format")
+_NAMESPACES = ("optional", "sets", "ip", "format", "lists", "strings")
 
 
 def _all() -> Iterator[tuple[str, Overload]]:
@@ -147,13 +187,24 @@ def _all() -> Iterator[tuple[str, Overload]]:
     for sign in ("<", "<=", ">", ">="):
         for name in _ORDERED:
             yield f"_{sign}_", Overload(None, (CELType(name), CELType(name)), BOOL)
-        for a in (INT, DOUBLE):
-            for b in (INT, DOUBLE):
-                yield f"_{sign}_", Overload(None, (a, b), BOOL)
-    for part in libraries.METHODS[TIMESTAMP.name]:
+        for a in _NUMBERS:
+            for b in _NUMBERS:
+                yield f"_{sign}_", Overload(None, (CELType(a), CELType(b)), BOOL)
+    for name, taken in _CONVERTED.items():
+        for one in taken:
+            yield name, Overload(None, (CELType(one),), CELType(name))
+    for name in (*_NUMBERS, *_ORDERED):
+        item, items = CELType(name), list_of(CELType(name))
+        for method, result in (("isSorted", BOOL), ("min", item), ("max", item), ("sort", items)):
+            yield method, Overload(items, (), result)
+        any_items = list_of(CELType("A"))
+        yield SORT_BY, Overload(any_items, (items,), any_items)
+    for name in (*_NUMBERS, DURATION.name):
+        yield "sum", Overload(list_of(CELType(name)), (), CELType(name))
+    for part in times.METHODS[TIMESTAMP.name]:
         yield part, Overload(TIMESTAMP, (), INT)
         yield part, Overload(TIMESTAMP, (STRING,), INT)
-    for name in libraries.FORMAT_NAMES:
+    for name in formats.FORMAT_NAMES:
         yield f"format.{name}", Overload(None, (), CELType("kubernetes.NamedFormat"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.cel.values import CompileError
+from koordinator.cel.values import INT_MAX, UINT_MAX, CompileError, UInt
 
 
 class TokenKind(enum.Enum):
@@ -31,10 +31,10 @@ _SPACE = re.compile(r"(?:\s+|//[^\n]*)*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+[uU]?|(?:[0-9]*\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?[uU]?")
 _STRING = re.compile(
-    r"""([rRbB]{0,2})(\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""",
+    r"""([bB]?)(\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""",
     re.DOTALL,
 )
-_RAW_STRING = re.compile(r"[rR](\"\"\".*?\"\"\"|'''.*?'''|\"[^\"\n]*\"|'[^'\n]*')", re.DOTALL)
+_RAW_STRING = re.compile(r"([rR][bB]?|[bB][rR])(\"\"\".*?\"\"\"|'''.*?'''|\"[^\"\n]*\"|'[^'\n]*')", re.DOTALL)
 _SIGN = re.compile(r"==|!=|<=|>=|&&|\|\||[-+*/%!<>?:.,()\[\]{}]")
 _ESCAPE = re.compile(
     r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL
@@ -44,7 +44,6 @@ _ESCAPED = {
     "\\": "\\", "?": "?", '"': '"', "'": "'", "`": "`",
 }  # fmt: skip
 _CONSTANTS = {"true": True, "false": False, "null": None}
-INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
 
 def tokens(source: str) -> Iterator[Token]:
@@ -63,11 +62,12 @@ def tokens(source: str) -> Iterator[Token]:
 
 def _next(source: str, at: int) -> tuple[Token, int]:
     if found := _RAW_STRING.match(source, at):
-        return Token(TokenKind.VALUE, found[0], at, _unquoted(found[1])), found.end()
+        raw = _unquoted(found[2])
+        is_bytes = "b" in found[1].lower()
+        return Token(TokenKind.VALUE, found[0], at, raw.encode() if is_bytes else raw), found.end()
     if found := _STRING.match(source, at):
-        if found[1]:
-            raise CompileError(source, at, "byte strings are not supported")
-        return Token(TokenKind.VALUE, found[0], at, _unescaped(source, at, _unquoted(found[2]))), found.end()
+        read = _unescaped_bytes if found[1] else _unescaped
+        return Token(TokenKind.VALUE, found[0], at, read(source, at, _unquoted(found[2]))), found.end()
     if found := _NAME.match(source, at):
         name = found[0]
         if name in _CONSTANTS:
@@ -103,9 +103,23 @@ def _unescaped(source: str, at: int, text: str) -> str:
     return _ESCAPE.sub(char, text) if "\\" in text else text
 
 
+def _unescaped_bytes(source: str, at: int, text: str) -> bytes:
+    """Escapes of numbers are bytes; other characters count as their UTF-8."""
+
+    def octets(found: re.Match[str]) -> str:
+        if found[2] or found[3]:
+            raise CompileError(source, at, "illegal unicode escape sequence in bytes literal")
+        number = int(found[1], 16) if found[1] else int(found[4], 8) if found[4] else None
+        if number is None:
+            return _unescaped(source, at, found[0])
+        return bytes((number & 0xFF,)).decode("utf-8", "surrogateescape")
+
+    return _ESCAPE.sub(octets, text).encode("utf-8", "surrogateescape")
+
+
 def _number(source: str, at: int, text: str) -> int | float:
     if text[-1] in "uU":
-        raise CompileError(source, at, "unsigned numbers are not supported")
+        return _unsigned(source, at, text[:-1])
     if text[:2] in ("0x", "0X"):
         number = int(text, 16)
     elif text.isdigit():
@@ -113,8 +127,18 @@ def _number(source: str, at: int, text: str) -> int | float:
     else:
         return float(text)
     if number > INT_MAX + 1:  # one more than the largest may follow a minus
-        raise CompileError(source, at, "the number does not fit 64 bits")
+        raise CompileError(source, at, "invalid int literal")
     return number
+
+
+def _unsigned(source: str, at: int, text: str) -> UInt:
+    is_hex = text[:2] in ("0x", "0X")
+    if not is_hex and not text.isdigit():
+        raise CompileError(source, at, "invalid uint literal")
+    number = int(text, 16 if is_hex else 10)
+    if number > UINT_MAX:
+        raise CompileError(source, at, "invalid uint literal")
+    return UInt(number)
 
 
 DEPTH_MAX = 40
@@ -158,13 +182,23 @@ class Call(SyntaxNode, frozen=True, kw_only=True):
 
 
 class ListLiteral(SyntaxNode, frozen=True, kw_only=True):
+    """`optional`: indexes of items that may be missing (`[?item]`)."""
+
     items: tuple[SyntaxNode, ...]
+    optional: frozenset[int] = frozenset()
 
 
 class MapLiteral(SyntaxNode, frozen=True, kw_only=True):
+    """`optional`: indexes of entries that may be missing (`{?key: value}`)."""
+
     items: tuple[tuple[SyntaxNode, SyntaxNode], ...]
+    optional: frozenset[int] = frozenset()
 
 
+ROW_MAX = 100
+"""Operators of one kind without brackets between them."""
+_LOGICAL = 2
+"""Levels of operators whose operands may be paired at will."""
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
 
 
@@ -209,14 +243,14 @@ class _Parser:
             raise self._error(f"unexpected {self._token.text!r}")
 
     def _error(self, reason: str) -> CompileError:
-        return CompileError(self._source, self._token.position, reason)
+        return CompileError(self._source, self._token.position, f"Syntax error: {reason}")
 
     def expression(self) -> SyntaxNode:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise self._error(f"nested more than {DEPTH_MAX} levels deep")
-        position = self._token.position
         found = self._binary(0)
+        position = self._token.position
         if self._accepts("?"):
             yes = self._binary(0)
             self._expect(":")
@@ -227,16 +261,16 @@ class _Parser:
     def _binary(self, level: int) -> SyntaxNode:
         if level == len(_LEVELS):
             return self._unary()
-        found, count = self._binary(level + 1), 0
+        operands, signs = [self._binary(level + 1)], list[Token]()
         while True:
             token = self._token
             if not self._accepts(*_LEVELS[level]):
-                return found
-            count += 1
-            if count > DEPTH_MAX:
-                raise self._error(f"more than {DEPTH_MAX} operators in a row")
-            right = self._binary(level + 1)
-            found = Call(position=token.position, name=token.text, args=(found, right))
+                break
+            signs.append(token)
+            if len(signs) > ROW_MAX:
+                raise self._error(f"more than {ROW_MAX} operators in a row")
+            operands.append(self._binary(level + 1))
+        return _halved(operands, signs) if level < _LOGICAL else _leftwards(operands, signs)
 
     def _unary(self) -> SyntaxNode:
         token = self._token
@@ -249,7 +283,7 @@ class _Parser:
             literal = self._take()
             signs -= 1
             self._at -= 1
-            self._tokens[self._at] = Token(TokenKind.VALUE, literal.text, literal.position, -literal.value)
+            self._tokens[self._at] = Token(TokenKind.VALUE, literal.text, token.position, -literal.value)
         found = self._member()
         for _ in range(signs % 2):
             found = Call(position=token.position, name=f"{token.text}_", args=(found,))
@@ -266,7 +300,9 @@ class _Parser:
             if self._accepts("."):
                 is_optional = self._accepts("?")
                 name = self._name()
+                opening = self._token.position
                 if not is_optional and self._accepts("("):
+                    position = opening
                     found = Call(position=position, name=name, args=self._arguments(")"), target=found)
                 else:
                     found = Select(position=position, target=found, field=name, is_optional=is_optional)
@@ -285,18 +321,21 @@ class _Parser:
             self._expect(")")
             return found
         if self._accepts("["):
-            return ListLiteral(position=position, items=self._arguments("]"))
+            optional: set[int] = set()
+            items = self._arguments("]", optional)
+            return ListLiteral(position=position, items=items, optional=frozenset(optional))
         if self._accepts("{"):
-            return MapLiteral(position=position, items=self._entries())
+            return self._map(position)
         if self._token.kind is TokenKind.VALUE:
             value = self._take().value
             if type(value) is int and value > INT_MAX:
-                raise CompileError(self._source, position, "the number does not fit 64 bits")
+                raise CompileError(self._source, position, "invalid int literal")
             return Literal(position=position, value=value)
         self._accepts(".")  # names are absolute anyway
         name = self._name()
+        opening = self._token.position
         if self._accepts("("):
-            return Call(position=position, name=name, args=self._arguments(")"))
+            return Call(position=opening, name=name, args=self._arguments(")"))
         if self._token.text == "{" and self._token.kind is TokenKind.SIGN:
             raise self._error("messages are not supported")
         return Name(position=position, name=name)
@@ -307,25 +346,67 @@ class _Parser:
             raise self._error(f"a name expected, not {token.text!r}")
         return self._take().text
 
-    def _arguments(self, end: str) -> tuple[SyntaxNode, ...]:
-        """Expressions up to the closing sign; a comma may precede it."""
+    def _arguments(self, end: str, optional: set[int] | None = None) -> tuple[SyntaxNode, ...]:
+        """Expressions up to the closing sign; a comma may precede it. Indexes of those after a `?` go to `optional`."""
         found: list[SyntaxNode] = []
         while not self._accepts(end):
             if found:
                 self._expect(",")
                 if self._accepts(end):
                     break
+            if optional is not None and self._accepts("?"):
+                optional.add(len(found))
             found.append(self.expression())
         return tuple(found)
 
-    def _entries(self) -> tuple[tuple[SyntaxNode, SyntaxNode], ...]:
+    def _map(self, position: int) -> MapLiteral:
         found: list[tuple[SyntaxNode, SyntaxNode]] = []
+        optional: set[int] = set()
         while not self._accepts("}"):
             if found:
                 self._expect(",")
                 if self._accepts("}"):
                     break
+            if self._accepts("?"):
+                optional.add(len(found))
             key = self.expression()
             self._expect(":")
             found.append((key, self.expression()))
-        return tuple(found)
+        return MapLiteral(position=position, items=tuple(found), optional=frozenset(optional))
+
+
+def _leftwards(operands: list[SyntaxNode], signs: list[Token]) -> SyntaxNode:
+    found = operands[0]
+    for sign, right in zip(signs, operands[1:], strict=True):
+        found = Call(position=sign.position, name=sign.text, args=(found, right))
+    return found
+
+
+def _halved(operands: list[SyntaxNode], signs: list[Token]) -> SyntaxNode:
+    """Return a tree as flat as can be: long rows are common, and each level is a call."""
+    if not signs:
+        return operands[0]
+    middle = (len(operands) + 1) // 2
+    sign = signs[middle - 1]
+    left = _halved(operands[:middle], signs[: middle - 1])
+    return Call(
+        position=sign.position, name=sign.text, args=(left, _halved(operands[middle:], signs[middle:]))
+    )
+
+
+def parts_of(node: SyntaxNode) -> Iterator[SyntaxNode]:
+    """Yield the nodes right below one."""
+    match node:
+        case Select(target=target):
+            yield target
+        case Index(target=target, key=key):
+            yield from (target, key)
+        case ListLiteral(items=items):
+            yield from items
+        case MapLiteral(items=entries):
+            for entry in entries:
+                yield from entry
+        case Call(target=receiver, args=args):
+            if receiver is not None:
+                yield receiver
+            yield from args

@@ -35,6 +35,13 @@ class OutOfBudget(EvaluationError):
     """The evaluation costs more than it may; whatever it would give, it ends."""
 
 
+INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+
+class UInt(int):
+    """A number without a sign: 64 bits."""
+
+
 _IDENTIFIER = r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _SEMVER = re.compile(
     r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
@@ -70,6 +77,8 @@ class Semver(msgspec.Struct, frozen=True, order=True):
         found = _SEMVER.fullmatch(text)
         if found is None:
             raise EvaluationError(f"{text!r} is no semantic version")
+        if any(int(found[index]) > UINT_MAX for index in (1, 2, 3)):
+            raise EvaluationError(f"{text!r} has a number that does not fit 64 bits")
         parts = found[4].split(".") if found[4] else ()
         pre = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
         return cls(int(found[1]), int(found[2]), int(found[3]), not pre, pre)
@@ -106,7 +115,10 @@ class KeyedList(list[Any]):
 
 TYPE_NAMES = {
     name: TypeName(name)
-    for name in ("bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint")
+    for name in (
+        *("bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"),
+        *("google.protobuf.Duration", "google.protobuf.Timestamp", "net.CIDR", "net.IP", "optional_type"),
+    )
 }
 """Types that expressions can name."""
 
@@ -121,6 +133,7 @@ def kind_of(value: Any) -> str:
 
 _KINDS: tuple[tuple[str, Any], ...] = (
     ("bool", bool),
+    ("uint", UInt),
     ("int", int),
     ("double", float),
     ("string", str),
@@ -139,12 +152,15 @@ _KINDS: tuple[tuple[str, Any], ...] = (
 )
 
 
-# Of `cel.libraries`, which stands on this module.
+# Of modules that stand on this one.
 _MORE_KINDS = {"Url": "kubernetes.URL", "NamedFormat": "kubernetes.NamedFormat"}
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Numbers are equal across types, nothing else is; lists and maps by their contents."""
+    """Numbers are equal across types, nothing else is; lists and maps by their contents. Raises: EvaluationError for
+    an address, amount or version and something else."""
+    if type(a) is str:
+        return bool(a == b)
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, SetList | KeyedList) or isinstance(b, SetList | KeyedList):
@@ -155,7 +171,25 @@ def equal(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(equal(value, b[key]) for key, value in a.items())
     if isinstance(a, OptionalValue) and isinstance(b, OptionalValue):
         return a.has_value == b.has_value and equal(a.content, b.content)
+    if type(a) is not type(b) and not isinstance(a, _PLAIN) and b is not None and kind_of(a) != kind_of(b):
+        raise EvaluationError("no such overload")
     return bool(a == b)
+
+
+_PLAIN = (
+    int,
+    float,
+    str,
+    bytes,
+    list,
+    dict,
+    type(None),
+    datetime.date,
+    datetime.timedelta,
+    OptionalValue,
+    TypeName,
+)
+"""Classes of values that are compared with any other; the others are with their like alone."""
 
 
 def _equal_unordered(a: Any, b: Any) -> bool:
@@ -169,13 +203,14 @@ def _equal_unordered(a: Any, b: Any) -> bool:
     return all(any(equal(x, y) for y in b) for x in a)
 
 
+NUMBERS = {"int", "uint", "double"}
 _ORDERED = {"bool", "string", "bytes", "google.protobuf.Timestamp", "google.protobuf.Duration"}
 
 
 def is_ordered_with(a: Any, b: Any) -> bool:
     """Return whether one of two values is the smaller one."""
     kinds = {kind_of(a), kind_of(b)}
-    return kinds <= {"int", "double"} or (len(kinds) == 1 and kinds <= _ORDERED)
+    return kinds <= NUMBERS or (len(kinds) == 1 and kinds <= _ORDERED)
 
 
 def merged(a: list[Any], b: list[Any]) -> list[Any]:
@@ -192,5 +227,7 @@ def merged(a: list[Any], b: list[Any]) -> list[Any]:
 
 
 def no_overload(name: str, *values: Any) -> EvaluationError:
-    """Return the error of a function that does not take values of these types."""
+    """Return the error of a function or operator that does not take values of these types."""
+    if not name[0].isalpha():
+        return EvaluationError("no such overload")
     return EvaluationError(f"no such overload: {name}({', '.join(kind_of(value) for value in values)})")

@@ -87,8 +87,24 @@ HEAD = "configmaps \"c\" is forbidden: ValidatingAdmissionPolicy 'p' with bindin
             "expression 'object.data.zz == '9'' resulted in error: no such key: zz",
         ),
         (
+            {
+                "matchConditions": [{"name": "m", "expression": "namespaceObject.metadata.name == 'vap'"}],
+                **only("true"),
+            },
+            "expression 'namespaceObject.metadata.name == 'vap'' resulted in error: no such key: metadata",
+        ),
+        (
             only("[1, 2, 3].all(x, x < 3)"),
             "failed expression: [1, 2, 3].all(x, x < 3)",
+        ),
+        (
+            {"variables": [{"name": "x", "expression": "object.data.zz"}], **only("variables.x == '1'")},
+            "expression 'variables.x == '1'' resulted in error: composited variable \"x\" fails to evaluate: no such "
+            "key: zz",
+        ),
+        (
+            {"auditAnnotations": [{"key": "k", "valueExpression": "'v' + object.data.zz"}], **only("true")},
+            "expression ''v' + object.data.zz' resulted in error: no such key: zz",
         ),
     ],
 )
@@ -235,6 +251,34 @@ POLICY = 'ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid:
         ),
         (only(""), "spec.validations[0].expression: Required value: expression is not specified"),
         (
+            only("request.nothing == 1"),
+            'spec.validations[0].expression: Invalid value: "request.nothing == 1": compilation failed: ERROR: '
+            "<input>:1:8: undefined field 'nothing'\n | request.nothing == 1\n | .......^",
+        ),
+        (
+            only("namespaceObject.metadata.uid != ''"),
+            "spec.validations[0].expression: Invalid value: \"namespaceObject.metadata.uid != ''\": compilation "
+            "failed: ERROR: <input>:1:25: undefined field 'uid'\n | namespaceObject.metadata.uid != ''\n | "
+            "........................^",
+        ),
+        (
+            only("true", message=" "),
+            'spec.validations[0].message: Invalid value: " ": must be non-empty if specified',
+        ),
+        (
+            only("true &&\n true"),
+            "spec.validations[0].message: Required value: message must be specified if expression contains line breaks",
+        ),
+        (
+            {"auditAnnotations": [{"key": "k", "valueExpression": "1"}]},
+            'spec.auditAnnotations[0].valueExpression: Invalid value: "1": must evaluate to one of [string null_type] '
+            "but got int",
+        ),
+        (
+            {"matchConditions": [{"name": "m", "expression": "1"}], **only("true")},
+            'spec.matchConditions[0].expression: Invalid value: "1": must evaluate to bool but got int',
+        ),
+        (
             only("true", messageExpression="1"),
             'spec.validations[0].messageExpression: Invalid value: "1": must evaluate to string but got int',
         ),
@@ -246,7 +290,7 @@ POLICY = 'ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid:
         (
             only("variables.y == 1"),
             'spec.validations[0].expression: Invalid value: "variables.y == 1": compilation failed: ERROR: '
-            "<input>:1:10: undefined field 'y'\n | variables.y == 1\n | .........^",
+            "<input>:1:1: undeclared reference to 'variables' (in container '')\n | variables.y == 1\n | ^",
         ),
         (
             only("true", reason="Nope"),
@@ -293,3 +337,12 @@ async def test_bindings_that_make_no_sense_are_refused(
         await bind(api, only("true"), {"validationActions": actions})
 
     assert why in refusal.value.message
+
+
+async def test_a_policy_that_cannot_be_asked_denies_whatever_its_binding_does(api: ObjectRegistry) -> None:
+    ref = {"name": "none", "parameterNotFoundAction": "Deny"}
+    params = {"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, **only("true")}
+    await bind(api, params, {"validationActions": ["Warn"], "paramRef": ref})
+
+    with pytest.raises(errors.Invalid, match="no params found for policy binding"):
+        await config(api)

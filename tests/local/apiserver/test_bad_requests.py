@@ -15,6 +15,14 @@ REFUSED = [
     pytest.param("GET", POD, None, 404, 'pods "web" not found', id="unknown object"),
     pytest.param("GET", POD + "/nothing", None, 404, "could not find", id="unknown subresource"),
     pytest.param(
+        "GET",
+        "/apis/example.com/v1/namespaces/a/widgets/one/scale",
+        None,
+        404,
+        'widgets.example.com "one" not found',
+        id="a custom kind without scale",
+    ),
+    pytest.param(
         "GET", "/api/v1/namespaces/a/nodes", None, 404, "could not find", id="a node in a namespace"
     ),
     pytest.param("PUT", PODS_PATH, "{}", 405, "does not allow this method", id="put to a collection"),

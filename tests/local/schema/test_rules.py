@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 INT: Json = {"type": "integer"}
 TEXT: Json = {"type": "string", "maxLength": 200}
-PATH = "spec.versions[0].schema.openAPIV3Schema.properties[spec]"
+PATH = "spec.validation.openAPIV3Schema.properties[spec]"
 
 
 def obj(properties: Json, **more: Any) -> Json:
@@ -378,4 +378,63 @@ def test_a_rule_that_costs_too_much_ends_with_a_refusal() -> None:
     assert found == [
         'spec: Invalid value: "object": validation failed due to running out of cost budget, no further validation '
         "rules will be run"
+    ]
+
+
+def test_a_rule_counts_where_something_changed_and_its_errors_everywhere() -> None:
+    low = {**INT, **rule("self < 5", message="too high")}
+    schema = compiled(
+        root(
+            obj(
+                {
+                    "a": low,
+                    "b": low,
+                    "keyed": items(obj({"k": TEXT, "v": low}, required=["k"]), **KEYED),
+                    "plain": items(low),
+                    "d": {**INT, **rule("10 / self > 1")},
+                }
+            )
+        )
+    )
+    old = {"a": 9, "b": 9, "keyed": [{"k": "x", "v": 9}], "plain": [9], "d": 0}
+    new = {"a": 9, "b": 8, "keyed": [{"k": "y", "v": 9}, {"k": "x", "v": 9}], "plain": [9, 1], "d": 0}
+
+    assert said(schema, new, old) == [
+        "spec.b: Invalid value: 8: too high",
+        "spec.keyed[0].v: Invalid value: 9: too high",
+        "spec.plain[0]: Invalid value: 9: too high",
+        'spec.d: Invalid value: "integer": division by zero evaluating rule: 10 / self > 1',
+    ]
+    assert said(schema, old, {**old, "a": 9})[0].startswith("spec.d: ")
+
+
+def test_rules_are_asked_beside_errors_that_leave_the_types_alone() -> None:
+    schema = compiled(
+        root(obj({"a": {**INT, "minimum": 5, **rule("self != 3")}, "b": {**TEXT, "enum": ["x"]}}))
+    )
+
+    assert said(schema, {"a": 3}) == [
+        "spec.a: Invalid value: 3: spec.a in body should be greater than or equal to 5",
+        "spec.a: Invalid value: 3: failed rule: self != 3",
+    ]
+    assert said(schema, {"a": 3, "b": "y"})[-1].startswith(
+        "<nil>: Invalid value: null: some validation rules"
+    )
+
+
+def test_a_part_that_is_twice_is_shown_when_it_is_a_value() -> None:
+    twice = rule("false", reason="FieldValueDuplicate")
+    schema = compiled(root(obj({"a": {**INT, **twice}, "o": obj({"x": INT}, **twice)})))
+
+    assert said(schema, {"a": 1, "o": {}}) == ["spec.a: Duplicate value: 1", "spec.o: Duplicate value"]
+
+
+def test_what_has_no_overload_for_its_types_is_told_so() -> None:
+    schema = compiled(
+        root(obj({"p": {"x-kubernetes-int-or-string": True, **rule("self > 1", message="above")}}))
+    )
+
+    assert said(schema, {"p": "a"}) == [
+        "spec.p: Invalid value: \"\": 'no such overload': call arguments did not match a supported operator, "
+        "function or macro signature for rule: above"
     ]

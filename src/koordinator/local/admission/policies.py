@@ -97,6 +97,7 @@ class _Policy(msgspec.Struct, frozen=True):
     conditions: tuple[_Expression, ...]
     variables: tuple[tuple[str, _Expression], ...]
     validations: tuple[_Validation, ...]
+    annotations: tuple[_Expression, ...]
     fails_closed: bool
     param_kind: Json | None
 
@@ -112,6 +113,8 @@ class _Binding(msgspec.Struct, frozen=True):
 class _Failure(msgspec.Struct, frozen=True):
     message: str
     reason: str = "Invalid"
+    always_denies: bool = False
+    """Whether the actions of the binding do not matter: the policy could not be asked."""
 
 
 class ValidatingPolicies(AdmissionPlugin):
@@ -182,7 +185,7 @@ class ValidatingPolicies(AdmissionPlugin):
             return found
         except _Unconfigured as error:
             if policy.fails_closed:
-                return [_Failure(str(error))]
+                return [_Failure(str(error), always_denies=True)]
             log.warning("policy ignored", extra={"policy": policy.name, "reason": str(error)})
             return []
 
@@ -240,7 +243,12 @@ class _Variables(dict[str, Any]):
         return name in self._expressions
 
     def __missing__(self, name: str) -> Any:
-        value = self[name] = self._expressions[name].program(self._scope, self._budget)
+        try:
+            value = self[name] = self._expressions[name].program(self._scope, self._budget)
+        except cel.OutOfBudget:
+            raise
+        except cel.EvaluationError as error:
+            raise cel.EvaluationError(f'composited variable "{name}" fails to evaluate: {error}') from error
         return value
 
 
@@ -251,7 +259,8 @@ def _evaluated(policy: _Policy, scope: Json) -> list[_Failure]:
     failures: list[_Failure] = []
     for condition in policy.conditions:
         try:
-            if condition.program(scope, budget) is not True:
+            # Match conditions know nothing of the namespace, though they may speak of it.
+            if condition.program({**scope, "namespaceObject": None}, budget) is not True:
                 return []
         except cel.EvaluationError as error:
             failures.append(_Failure(_error_text(condition, error)))
@@ -265,6 +274,17 @@ def _evaluated(policy: _Policy, scope: Json) -> list[_Failure]:
         except cel.EvaluationError as error:
             if policy.fails_closed:
                 failures.append(_Failure(_error_text(validation.expression, error)))
+    return failures + _unsayable(policy, scope, budget)
+
+
+def _unsayable(policy: _Policy, scope: Json, budget: cel.Budget) -> list[_Failure]:
+    """Return what is wrong with annotations for the audit log, which counts as a failure of the policy."""
+    failures: list[_Failure] = []
+    for annotation in policy.annotations if policy.fails_closed else ():
+        try:
+            annotation.program(scope, budget)
+        except cel.EvaluationError as error:
+            failures.append(_Failure(_error_text(annotation, error), always_denies=True))
     return failures
 
 
@@ -288,11 +308,12 @@ def _carried_out(
 ) -> errors.ApiError | None:
     """Return the refusal if the binding denies; it warns or is noted otherwise."""
     where = f"ValidatingAdmissionPolicy '{binding.policy.name}' with binding '{binding.name}'"
-    if "Warn" in binding.actions and asked.options.warn is not None:
+    actions = {"Deny"} if failure.always_denies else binding.actions
+    if "Warn" in actions and asked.options.warn is not None:
         asked.options.warn(f"Validation failed for {where}: {failure.message}")
-    if "Audit" in binding.actions:
+    if "Audit" in actions:
         log.info("policy violated", extra={"policy": binding.policy.name, "reason": failure.message})
-    if "Deny" not in binding.actions:
+    if "Deny" not in actions:
         return None
     message = f"{where} denied request: {failure.message}"
     refusal = asked.forbidden(message, obj)
@@ -319,6 +340,9 @@ def _policy(obj: Json) -> _Policy:
             (each["name"], _expression(each["expression"])) for each in spec.get("variables") or ()
         ),
         validations=tuple(_validation(each) for each in spec.get("validations") or ()),
+        annotations=tuple(
+            _expression(each["valueExpression"]) for each in spec.get("auditAnnotations") or ()
+        ),
         fails_closed=spec.get("failurePolicy", "Fail") == "Fail",
         param_kind=spec.get("paramKind"),
     )

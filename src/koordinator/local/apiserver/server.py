@@ -354,7 +354,7 @@ class Requests:
         if name in _STREAMS and not call.resource.group:
             raise _no_streams(target)
         if name not in call.resource.subresources or (call.resource.namespaced and not target.namespace):
-            raise errors.NotFound(_UNKNOWN)
+            raise self._verbs.missing_subresource(call)
         if name in _CONNECTED:
             if method != "POST":
                 raise not_allowed()

@@ -143,6 +143,13 @@ class Verbs:
         )
         return calls.answer(answer, status=201)
 
+    def missing_subresource(self, call: ResourceCall) -> errors.NotFound:
+        """A kind has no such subresource: of custom kinds the API server says that there is no such object."""
+        of = call.resource
+        if _is_custom(of):
+            return errors.not_found(of.qualified, call.target.name, group=of.group, kind=of.plural)
+        return errors.NotFound("the server could not find the requested resource")
+
     def _exists(self, call: ResourceCall) -> bool:
         try:
             self._backend.get(call.resource, call.target.namespace, call.target.name)

@@ -97,11 +97,12 @@ class ObjectRegistry:
 
     def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> ObjectRecord:
         kind, resource = self._find(resource)
-        self._check_subresource(resource, subresource)
+        self._check_subresource(kind, resource, name, subresource)
         record = self._stored(kind, resource, namespace, name)
         if subresource == "scale":
             assert kind.scale_paths is not None, resource
-            return ObjectRecord(scale.of(record.obj, kind.scale_paths), record.version)
+            scale_of = scale.of_custom if kind.is_custom else scale.of
+            return ObjectRecord(scale_of(record.obj, kind.scale_paths), record.version)
         return kind.shown(record, resource)
 
     def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList:
@@ -222,7 +223,7 @@ class ObjectRegistry:
         subresource: str = "",
     ) -> ObjectRecord:
         kind, resource = self._find(resource)
-        self._check_subresource(resource, subresource)
+        self._check_subresource(kind, resource, name, subresource)
         if subresource == "scale":
             metadata.check_named(metadata.of(obj), name)
             return await self._scale(kind, resource, namespace, name, lambda _: obj, options)
@@ -249,7 +250,7 @@ class ObjectRegistry:
         subresource: str = "",
     ) -> ObjectRecord:
         kind, resource = self._find(resource)
-        self._check_subresource(resource, subresource)
+        self._check_subresource(kind, resource, name, subresource)
         if subresource == "scale":
             change = self._patch_function(resource, patch, patch_type, options, subresource)
             return await self._scale(kind, resource, namespace, name, change, options)
@@ -304,7 +305,8 @@ class ObjectRegistry:
                     "UPDATE", resource, (namespace, name), wanted, current, options, "scale"
                 )
             if kind.table.get(namespace, name) is old:
-                obj = kind.shown(ObjectRecord(scale.scaled(old.obj, wanted, paths), 0), resource).obj
+                obj = scale.scaled(old.obj, wanted, paths, is_custom=kind.is_custom)
+                obj = kind.shown(ObjectRecord(obj, 0), resource).obj
                 record = await self._replace(kind, resource, old, obj, options, "")
                 return ObjectRecord(scale.of(record.obj, paths), record.version)
         raise refusals.conflict(resource, name)
@@ -381,9 +383,9 @@ class ObjectRegistry:
         elif is_gone and kind.is_terminating:
             self.definitions.thinned(kind.resource.group, kind.resource.plural)
 
-    def _check_subresource(self, resource: Resource, subresource: str) -> None:
+    def _check_subresource(self, kind: ServedKind, resource: Resource, name: str, subresource: str) -> None:
         if subresource and subresource not in resource.subresources:
-            raise refusals.not_served()
+            raise refusals.not_found(resource, name) if kind.is_custom else refusals.not_served()
 
     # Delete
 

@@ -6,6 +6,7 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
+from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.registry import metadata
 from koordinator.local.schema import errors as fields
 
@@ -45,10 +46,21 @@ def of(obj: dict[str, Any], paths: Paths) -> dict[str, Any]:
     }
 
 
-def scaled(obj: dict[str, Any], scale: dict[str, Any], paths: Paths) -> dict[str, Any]:
+def of_custom(obj: dict[str, Any], paths: Paths) -> dict[str, Any]:
+    """Return the Scale of a custom object. Raises: InternalError when nobody has set its replicas."""
+    if _at(obj, paths.spec_replicas_path) is None:
+        why = f'the spec replicas field "{paths.spec_replicas_path}" does not exist'
+        details = StatusDetails(causes=[StatusCause(message=why)])
+        raise errors.InternalError(f"Internal error occurred: {why}", details=details)
+    return of(obj, paths)
+
+
+def scaled(
+    obj: dict[str, Any], scale: dict[str, Any], paths: Paths, *, is_custom: bool = False
+) -> dict[str, Any]:
     """Return the object with the replicas (and preconditions) that a Scale asks for; what it shares is not changed.
 
-    Raises: BadRequest (wrong types), Invalid (negative replicas).
+    Raises: BadRequest (wrong types), Invalid (negative replicas, but of custom objects: their checks refuse them).
     """
     sent = metadata.of(scale)
     spec = scale.get("spec") or {}
@@ -58,7 +70,7 @@ def scaled(obj: dict[str, Any], scale: dict[str, Any], paths: Paths) -> dict[str
             'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal spec.replicas into '
             "Go struct field ScaleSpec.spec.replicas of type int32"
         )
-    if replicas < 0:
+    if replicas < 0 and not is_custom:
         cause = fields.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
         raise fields.invalid_object(SCALE, metadata.name_of(sent), [cause])
     meta = dict(obj["metadata"])

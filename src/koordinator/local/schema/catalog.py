@@ -77,7 +77,8 @@ class Catalog:
         self._forget(crd)
         served = definition.resources_of(crd)
         for resource, schema in served:
-            self._custom[_key(resource)] = CustomSchema(resource, schema)
+            scale = definition.scale_of(crd, resource.version)
+            self._custom[_key(resource)] = CustomSchema(resource, schema, scale)
         self._served[crd["metadata"]["name"]] = [resource for resource, _ in served]
         self._notify()
         return self._served[crd["metadata"]["name"]]

@@ -62,12 +62,20 @@ def not_found(field: str, value: Any) -> StatusCause:
 
 def too_long(field: str, limit_bytes: int) -> StatusCause:
     """`metadata.annotations: Too long: may not be more than 262144 bytes`."""
-    return _cause("FieldValueTooLong", field, f"Too long: may not be more than {limit_bytes} bytes")
+    return _cause(
+        "FieldValueTooLong", field, f"Too long: may not be more than {_counted(limit_bytes, 'byte')}"
+    )
 
 
 def too_many(field: str, count: int, limit: int) -> StatusCause:
     """`spec.x: Too many: 3: must have at most 2 items`."""
-    return _cause("FieldValueTooMany", field, f"Too many: {count}: must have at most {limit} items")
+    return _cause(
+        "FieldValueTooMany", field, f"Too many: {count}: must have at most {_counted(limit, 'item')}"
+    )
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _cause(reason: str, field: str, message: str) -> StatusCause:
@@ -76,7 +84,12 @@ def _cause(reason: str, field: str, message: str) -> StatusCause:
 
 def shown(value: Any) -> str:
     """Return a value as the API server quotes it: JSON, with text in double quotes."""
-    return msgspec.json.encode(value).decode()
+    text = msgspec.json.encode(value).decode()
+    return text.translate(_HTML) if isinstance(value, dict | list) else text
+
+
+_HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+"""Go escapes these in the JSON of anything but a text."""
 
 
 def invalid_object(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Invalid:

@@ -207,8 +207,18 @@ _MAY_BE_EMPTY = frozenset(
         ("LabelSelectorRequirement", "operator"),  # the pod checks have their own words
         ("NodeSelectorRequirement", "operator"),
         ("CustomResourceDefinitionSpec", "versions"),
+        ("CustomResourceColumnDefinition", "jsonPath"),
+        ("CustomResourceColumnDefinition", "name"),
+        ("CustomResourceColumnDefinition", "type"),
         ("CustomResourceDefinitionNames", "kind"),
         ("CustomResourceDefinitionNames", "plural"),
+        ("CustomResourceSubresourceScale", "specReplicasPath"),
+        ("CustomResourceSubresourceScale", "statusReplicasPath"),
+        ("SelectableField", "jsonPath"),
+        ("MatchCondition", "expression"),
+        ("MatchCondition", "name"),
+        ("ValidatingAdmissionPolicyBindingSpec", "validationActions"),
+        ("ValidationRule", "rule"),
         ("ScaleSpec", "replicas"),
         ("PolicyRule", "verbs"),  # their checks have their own words
         ("HTTPIngressPath", "pathType"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from koordinator.cel import libraries
+from koordinator.cel import conversions, times
 from koordinator.cel.overloads import (
     BOOL,
     BYTES,
@@ -104,10 +104,10 @@ def adapter(schema: Json) -> Adapt | None:
 
 def _of_text(form: str) -> Adapt | None:
     make: dict[str, Adapt] = {
-        "byte": libraries.decode_base64,
-        "duration": libraries.duration,
-        "date": libraries.timestamp,
-        "date-time": libraries.timestamp,
+        "byte": conversions.decode_base64,
+        "duration": times.duration,
+        "date": times.date_or_time,
+        "date-time": times.date_or_time,
     }
     parse = make.get(form)
     return None if parse is None else lambda value: parse(value) if isinstance(value, str) else value

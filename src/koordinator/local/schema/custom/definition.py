@@ -1,228 +1,27 @@
-"""Checks of CustomResourceDefinitions, and the resources that they serve: among others, whether an `openAPIV3Schema` is
-structural and uses only what the API server accepts."""
+"""Checks of CustomResourceDefinitions, and the resources that they serve.
 
+Where all versions have the same schema, columns or subresources, the API server names them in its errors as if they
+stood in `spec` itself (`spec.validation.openAPIV3Schema`).
+"""
+
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from koordinator.api.meta import Resource
-from koordinator.cel import EvaluationError, patterns
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.custom import rules, validate
-from koordinator.local.schema.custom.schema import compile_pruner
+from koordinator.local.schema.custom import open_api, rules
 from koordinator.local.schema.decode import Undecodable, decoder_of
 
 Json = dict[str, Any]
 
-_TYPES = ("array", "boolean", "integer", "number", "object", "string")
-_FORBIDDEN = {
-    "$ref": "$ref is not supported",
-    "definitions": "definitions is not supported",
-    "dependencies": "dependencies is not supported",
-    "patternProperties": "patternProperties is not supported",
-    "additionalItems": "additionalItems is not supported",
-    "id": "id is not supported",
-}
-_OUTSIDE_ONLY = (
-    "description",
-    "type",
-    "default",
-    "additionalProperties",
-    "nullable",
-    "x-kubernetes-preserve-unknown-fields",
-    "x-kubernetes-embedded-resource",
-    "x-kubernetes-list-type",
-    "x-kubernetes-map-type",
-    "x-kubernetes-list-map-keys",
-)
-_INT_OR_STRING_TYPES = ({"integer"}, {"string"})
-
-
-def check_structural(schema: Json, field: str) -> list[StatusCause]:
-    """Return why a schema cannot be served; `field` is its path in the definition."""
-    causes: list[StatusCause] = []
-    if schema.get("type") != "object":
-        if not schema.get("type"):
-            causes.append(errors.required(f"{field}.type", "must not be empty at the root"))
-        else:
-            causes.append(errors.invalid(f"{field}.type", schema["type"], "must be object at the root"))
-    if schema.get("nullable"):
-        causes.append(errors.forbidden(f"{field}.nullable", "nullable cannot be true at the root"))
-    meta = (schema.get("properties") or {}).get("metadata")
-    if isinstance(meta, dict):
-        allowed = {"type", "properties", "description"}
-        inner = set(meta.get("properties") or ())
-        if set(meta) - allowed or inner - {"name", "generateName"}:
-            detail = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-            causes.append(errors.forbidden(f"{field}.properties[metadata]", detail))
-    return causes + _node(schema, field, "root")
-
-
-def _node(schema: Any, field: str, role: str) -> list[StatusCause]:
-    """One node outside of logical junctors; `role` says where it stands."""
-    if not isinstance(schema, dict):
-        return [errors.invalid(field, schema, "must be a schema")]
-    causes = _check_common(schema, field)
-    open_type = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
-    if not schema.get("type") and not open_type and role != "root":
-        what = "array items" if role == "items" else "object fields"
-        causes.append(errors.required(f"{field}.type", f"must not be empty for specified {what}"))
-    if schema.get("type") and schema.get("x-kubernetes-int-or-string"):
-        detail = "must be empty if x-kubernetes-int-or-string is true"
-        causes.append(errors.invalid(f"{field}.type", schema["type"], detail))
-    if schema.get("x-kubernetes-embedded-resource") and schema.get("type") != "object":
-        detail = "must be object if x-kubernetes-embedded-resource is true"
-        causes.append(errors.invalid(f"{field}.type", schema.get("type", ""), detail))
-    if schema.get("x-kubernetes-preserve-unknown-fields") is False:
-        detail = "must be true or undefined"
-        causes.append(errors.invalid(f"{field}.x-kubernetes-preserve-unknown-fields", False, detail))
-    causes += _check_list(schema, field)
-    for name, inner in (schema.get("properties") or {}).items():
-        causes += _node(inner, f"{field}.properties[{name}]", "property")
-    more = schema.get("additionalProperties")
-    if more is False:
-        causes.append(
-            errors.forbidden(f"{field}.additionalProperties", "additionalProperties cannot be set to false")
-        )
-    elif more is not None:
-        if schema.get("properties"):
-            detail = "additionalProperties and properties are mutual exclusive"
-            causes.append(errors.forbidden(f"{field}.additionalProperties", detail))
-        if isinstance(more, dict):
-            causes += _node(more, f"{field}.additionalProperties", "property")
-        elif more is not True:
-            causes.append(errors.invalid(f"{field}.additionalProperties", more, "must be a schema or true"))
-    if "items" in schema:
-        causes += _node(schema["items"], f"{field}.items", "items")
-    elif schema.get("type") == "array":
-        causes.append(errors.required(f"{field}.items", "must be specified"))
-    causes += _check_junctors(schema, schema, field)
-    if not causes:
-        causes += _check_default(schema, field)
-    return causes
-
-
-def _check_common(schema: Json, field: str) -> list[StatusCause]:
-    """Check what holds inside and outside of junctors."""
-    causes = [
-        errors.forbidden(f"{field}.{name}", text) for name, text in _FORBIDDEN.items() if schema.get(name)
-    ]
-    kind = schema.get("type")
-    if kind and kind not in _TYPES:
-        causes.append(errors.not_supported(f"{field}.type", kind, _TYPES))
-    if schema.get("uniqueItems"):
-        detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        causes.append(errors.forbidden(f"{field}.uniqueItems", detail))
-    pattern = schema.get("pattern")
-    if pattern:
-        try:
-            patterns.of(pattern)
-        except EvaluationError as error:
-            detail = f"must be a valid regular expression, but isn't: {error}"
-            causes.append(errors.invalid(f"{field}.pattern", pattern, detail))
-    return causes
-
-
-def _check_list(schema: Json, field: str) -> list[StatusCause]:
-    """List and map types and keys."""
-    causes: list[StatusCause] = []
-    kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys") or []
-    where = f"{field}.x-kubernetes-list-type"
-    if kind is not None and kind not in {"atomic", "set", "map"}:
-        return [errors.not_supported(where, kind, ["atomic", "set", "map"])]
-    if kind is not None and schema.get("type") != "array":
-        detail = "must be array if x-kubernetes-list-type is specified"
-        causes.append(errors.invalid(f"{field}.type", schema.get("type", ""), detail))
-    map_type = schema.get("x-kubernetes-map-type")
-    if map_type is not None and map_type not in {"atomic", "granular"}:
-        causes.append(
-            errors.not_supported(f"{field}.x-kubernetes-map-type", map_type, ["atomic", "granular"])
-        )
-    if keys and kind != "map":
-        detail = "must be map if x-kubernetes-list-map-keys is non-empty"
-        causes.append(errors.invalid(where, kind, detail))
-    if kind != "map":
-        return causes
-    if not keys:
-        detail = "must not be empty if x-kubernetes-list-type is map"
-        causes.append(errors.required(f"{field}.x-kubernetes-list-map-keys", detail))
-    items = schema.get("items")
-    if not isinstance(items, dict):
-        detail = "must have a schema if x-kubernetes-list-type is map"
-        return [*causes, errors.required(f"{field}.items", detail)]
-    if items.get("type") != "object":
-        detail = "must be object if parent array's x-kubernetes-list-type is map"
-        causes.append(errors.invalid(f"{field}.items.type", items.get("type", ""), detail))
-    properties = items.get("properties") or {}
-    for index, key in enumerate(keys):
-        inner = properties.get(key)
-        if not isinstance(inner, dict):
-            detail = "entries must all be names of item properties"
-            causes.append(errors.invalid(f"{field}.x-kubernetes-list-map-keys[{index}]", key, detail))
-        elif key not in (items.get("required") or ()) and "default" not in inner:
-            detail = (
-                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required "
-                "property"
-            )
-            causes.append(errors.required(f"{field}.items.properties[{key}].default", detail))
-    if len(set(keys)) < len(keys):
-        causes.append(errors.duplicate(f"{field}.x-kubernetes-list-map-keys", keys))
-    return causes
-
-
-def _check_junctors(schema: Json, outer: Json, field: str) -> list[StatusCause]:
-    """Check the junctors of a schema; `outer` is what stands outside of all of them."""
-    causes: list[StatusCause] = []
-    for name in ("allOf", "anyOf", "oneOf"):
-        for index, inner in enumerate(schema.get(name) or ()):
-            causes += _inside(inner, outer, f"{field}.{name}[{index}]", name)
-    if "not" in schema:
-        causes += _inside(schema["not"], outer, f"{field}.not", "not")
-    return causes
-
-
-def _inside(inner: Any, outer: Any, field: str, junctor: str) -> list[StatusCause]:
-    """Check a schema inside a junctor: values only, and only of fields that the outside names."""
-    if not isinstance(inner, dict):
-        return [errors.invalid(field, inner, "must be a schema")]
-    causes = _check_common(inner, field)
-    outer = outer if isinstance(outer, dict) else {}
-    for name in _OUTSIDE_ONLY:
-        if name not in inner:
-            continue
-        by_type = name == "type" and outer.get("x-kubernetes-int-or-string")
-        if by_type and {inner["type"]} in _INT_OR_STRING_TYPES:
-            continue  # the one pattern in which a type inside is allowed
-        causes.append(errors.forbidden(f"{field}.{name}", "must be empty to be structural"))
-    known = outer.get("properties") or {}
-    for name, below in (inner.get("properties") or {}).items():
-        if name not in known and not isinstance(outer.get("additionalProperties"), dict):
-            where = f"{field.split('.' + junctor)[0]}.properties[{name}]"
-            causes.append(errors.required(where, f"because it is defined in {field}.properties[{name}]"))
-            continue
-        causes += _inside(below, known.get(name), f"{field}.properties[{name}]", junctor)
-    if "items" in inner:
-        causes += _inside(inner["items"], outer.get("items"), f"{field}.items", junctor)
-    return causes + _check_junctors(inner, outer, field)
-
-
-def _check_default(schema: Json, field: str) -> list[StatusCause]:
-    """Check that a default must be a good value without unknown fields."""
-    if "default" not in schema:
-        return []
-    value = schema["default"]
-    causes = validate.causes_of(validate.compile_schema(schema), value, f"{field}.default")
-    unknown: list[str] = []
-    compile_pruner(schema)(value, unknown)
-    return causes + [
-        errors.invalid(f"{field}.default", value, f"must not have unknown fields: {path}") for path in unknown
-    ]
-
-
 APPROVAL = "api-approved.kubernetes.io"
 _PROTECTED = ("k8s.io", "kubernetes.io")
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
+_COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
+SELECTABLE_MAX, WARNING_MAX = 8, 256
 
 
 def check(crd: Json) -> list[StatusCause]:
@@ -238,19 +37,35 @@ def check(crd: Json) -> list[StatusCause]:
     causes += _check_group(group, meta.get("annotations") or {})
     causes += _check_names(spec.get("names") or {})
     causes += _check_versions(spec.get("versions") or [])
-    if (spec.get("conversion") or {}).get("strategy") == "Webhook":
-        detail = "conversion webhooks are not supported by this API server: all versions are served as stored"
-        causes.append(errors.forbidden("spec.conversion.strategy", detail))
+    causes += _check_conversion(spec.get("conversion") or {})
     if spec.get("preserveUnknownFields"):
         detail = "cannot be true; set x-kubernetes-preserve-unknown-fields in the schema instead"
         causes.append(errors.invalid("spec.preserveUnknownFields", True, detail))
     known = {version.get("name") for version in spec.get("versions") or ()}
     for index, version in enumerate((crd.get("status") or {}).get("storedVersions") or ()):
         if version not in known:
-            causes.append(
-                errors.invalid(f"status.storedVersions[{index}]", version, "must appear in spec.versions")
-            )
+            causes.append(errors.invalid(f"status.storedVersions[{index}]", version, _gone(version)))
     return causes
+
+
+def _gone(version: str) -> str:
+    return (
+        f"missing from spec.versions; {version} was previously a storage version, and must remain in spec.versions "
+        f"until a storage migration ensures no data remains persisted in {version} and removes {version} from "
+        "status.storedVersions"
+    )
+
+
+def _check_conversion(conversion: Json) -> list[StatusCause]:
+    if conversion.get("strategy") == "Webhook":
+        detail = "conversion webhooks are not supported by this API server: all versions are served as stored"
+        return [errors.forbidden("spec.conversion.strategy", detail)]
+    webhook, detail = conversion.get("webhook") or {}, "should not be set when strategy is not set to Webhook"
+    named = (
+        ("webhookClientConfig", "clientConfig"),
+        ("conversionReviewVersions", "conversionReviewVersions"),
+    )
+    return [errors.forbidden(f"spec.conversion.{name}", detail) for name, part in named if webhook.get(part)]
 
 
 def _check_group(group: str, annotations: Json) -> list[StatusCause]:
@@ -314,38 +129,144 @@ def _check_versions(versions: list[Json]) -> list[StatusCause]:
         detail = "must have exactly one version marked as storage version"
         causes.append(errors.invalid("spec.versions", listed, detail))
     for index, version in enumerate(versions):
-        causes += _check_version(version, f"spec.versions[{index}]")
+        causes += _check_version(version, f"spec.versions[{index}]", len(versions))
+    lifted = {part for part in _LIFTED if _is_lifted(part, versions)}
+    for index, version in enumerate(versions):
+        field = f"spec.versions[{index}]"
+        for part in _LIFTED:
+            if part not in lifted:
+                causes += _PARTS[part](version, f"{field}.{part}")
+    for part in _LIFTED:
+        if part == "selectableFields" and part in lifted and "schema" not in lifted:
+            detail = "may only be set when validations.schema is included"
+            causes.append(errors.invalid("spec.selectableFields", "", detail))
+        elif part in lifted:
+            causes += _PARTS[part](versions[0], f"spec.{_LIFTED[part]}")
     return causes
 
 
-def _check_version(version: Json, field: str) -> list[StatusCause]:
-    causes: list[StatusCause] = []
+_LIFTED = {
+    "schema": "validation",
+    "subresources": "subresources",
+    "additionalPrinterColumns": "additionalPrinterColumns",
+    "selectableFields": "selectableFields",
+}
+"""Parts of versions, and their names in `spec`."""
+
+
+def _is_lifted(part: str, versions: list[Json]) -> bool:
+    first = versions[0].get(part)
+    return bool(first or (part == "subresources" and first is not None)) and all(
+        version.get(part) == first for version in versions
+    )
+
+
+def _check_version(version: Json, field: str, count: int) -> list[StatusCause]:
     name = version.get("name", "")
-    causes += names.check_given(names.label_1035, name, f"{field}.name")
-    schema = (version.get("schema") or {}).get("openAPIV3Schema")
-    where = f"{field}.schema.openAPIV3Schema"
-    if schema is None:
-        causes.append(errors.required(where, "schemas are required"))
-    else:
-        causes += _readable(schema, where) or check_structural(schema, where) or rules.check(schema, where)
-    scale = (version.get("subresources") or {}).get("scale")
-    if scale is not None:
-        for part, root in (("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")):
-            path = scale.get(part, "")
-            if path and not path.startswith(f"{root}."):
-                detail = f"should be a json path under {root}"
-                causes.append(errors.invalid(f"{field}.subresources.scale.{part}", path, detail))
-    for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
-        inside = f"{field}.additionalPrinterColumns[{index}]"
-        if column.get("type") and column["type"] not in _COLUMN_TYPES:
-            detail = f"must be one of {','.join(_COLUMN_TYPES)}"
-            causes.append(errors.invalid(f"{inside}.type", column["type"], detail))
-        if column.get("jsonPath") and not column["jsonPath"].startswith("."):
-            detail = (
-                f"is an invalid json path: must start with a dot, like .spec.replicas: {column['jsonPath']}"
-            )
-            causes.append(errors.invalid(f"{inside}.jsonPath", column["jsonPath"], detail))
+    causes = names.check_given(names.label_1035, name, f"{field}.name")
+    if causes and count == 1:
+        causes += names.check_given(names.label_1035, name, "spec.version")
+    warning = version.get("deprecationWarning")
+    where = f"{field}.deprecationWarning"
+    if warning is not None and not version.get("deprecated"):
+        causes.append(errors.invalid(where, warning, "can only be set for deprecated versions"))
+    elif warning is not None:
+        if len(warning.encode()) > WARNING_MAX:
+            causes.append(errors.invalid(where, warning, f"must be <= {WARNING_MAX} characters long"))
+        if not warning:
+            causes.append(errors.invalid(where, warning, "must not be an empty string"))
+    if (version.get("schema") or {}).get("openAPIV3Schema") is None:
+        causes.append(errors.required(f"{field}.schema.openAPIV3Schema"))
     return causes
+
+
+def _check_schema(version: Json, field: str) -> list[StatusCause]:
+    schema, where = (version.get("schema") or {}).get("openAPIV3Schema"), f"{field}.openAPIV3Schema"
+    if schema is None:
+        return []
+    has_status = (version.get("subresources") or {}).get("status") is not None
+    return _readable(schema, where) or open_api.check(schema, where, has_status=has_status)
+
+
+def _check_subresources(version: Json, field: str) -> list[StatusCause]:
+    scale = (version.get("subresources") or {}).get("scale")
+    if scale is None:
+        return []
+    causes: list[StatusCause] = []
+    for part, roots, said in (
+        ("specReplicasPath", (".spec.",), "should be a json path under .spec"),
+        ("statusReplicasPath", (".status.",), "should be a json path under .status"),
+        ("labelSelectorPath", (".spec.", ".status."), "should be a json path under either .spec or .status"),
+    ):
+        path = scale.get(part) or ""
+        if path and not path.startswith("."):
+            detail = "must be a simple json path starting with ."
+            causes.append(errors.invalid(f"{field}.scale.{part}", path, detail))
+        elif path and not path.startswith(roots):
+            causes.append(errors.invalid(f"{field}.scale.{part}", path, said))
+        elif not path and part != "labelSelectorPath":
+            causes.append(errors.required(f"{field}.scale.{part}"))
+    return causes
+
+
+def _check_columns(version: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
+        inside, path = f"{field}[{index}]", column.get("jsonPath") or ""
+        if not column.get("name"):
+            causes.append(errors.required(f"{inside}.name"))
+        for part, allowed in (("type", _COLUMN_TYPES), ("format", _COLUMN_FORMATS)):
+            value, detail = column.get(part), f"must be one of {','.join(allowed)}"
+            if value and value not in allowed:
+                causes.append(errors.invalid(f"{inside}.{part}", value, detail))
+            elif not value and part == "type":
+                causes.append(errors.required(f"{inside}.type", detail))
+        if not path:
+            causes.append(errors.required(f"{inside}.JSONPath"))
+        elif not path.startswith("."):
+            detail = "must be a simple json path starting with ."
+            causes.append(errors.invalid(f"{inside}.JSONPath", path, detail))
+    return causes
+
+
+def _check_selectable(version: Json, field: str) -> list[StatusCause]:
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    fields = version.get("selectableFields") or ()
+    if not fields or not isinstance(schema, dict):
+        return []
+    causes: list[StatusCause] = []
+    seen: set[str] = set()
+    for index, each in enumerate(fields):
+        path, where = each.get("jsonPath") or "", f"{field}[{index}].jsonPath"
+        found = rules.field_at(schema, path, takes_brackets=False)
+        if not path:
+            causes.append(errors.required(where))
+            continue
+        if isinstance(found, str):
+            causes.append(errors.invalid(where, path, f"is an invalid path: {found}"))
+            continue
+        if path.startswith(".metadata."):
+            causes.append(errors.invalid(where, path, "must not point to fields in metadata"))
+        if found.get("type") not in ("string", "boolean", "integer"):
+            detail = (
+                "must point to a field of type string, boolean or integer. Enum string fields and strings with formats "
+                "are allowed."
+            )
+            causes.append(errors.invalid(where, path, detail))
+        if path in seen:
+            causes.append(errors.duplicate(where, path))
+        seen.add(path)
+    if len(seen) > SELECTABLE_MAX:
+        causes.append(errors.too_many(field, len(seen), SELECTABLE_MAX))
+    return causes
+
+
+_PARTS: dict[str, Callable[[Json, str], list[StatusCause]]] = {
+    "schema": _check_schema,
+    "subresources": _check_subresources,
+    "additionalPrinterColumns": _check_columns,
+    "selectableFields": _check_selectable,
+}
 
 
 def _readable(schema: Any, field: str) -> list[StatusCause]:
@@ -367,6 +288,14 @@ def _readable(schema: Any, field: str) -> list[StatusCause]:
             continue
         causes += _readable(inner, where)
     return causes
+
+
+def scale_of(crd: Json, version: str) -> Json | None:
+    """Return the paths of a version's scale subresource, if it has one."""
+    versions = (crd.get("spec") or {}).get("versions") or ()
+    found: Json = next((each for each in versions if each.get("name") == version), {})
+    scale: Json | None = (found.get("subresources") or {}).get("scale")
+    return scale
 
 
 def resources_of(crd: Json) -> list[tuple[Resource, Json]]:

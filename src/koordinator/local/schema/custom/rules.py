@@ -4,8 +4,9 @@ A rule that uses `oldSelf` asks about updates only. Ratcheting: what a write lea
 Source: Kubernetes, "Validation rules"; texts are those of the API server.
 """
 
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,8 +24,6 @@ Json = dict[str, Any]
 FIELD = "x-kubernetes-validations"
 BUDGET = 50_000
 """Rounds of loops that all rules of one object may take together: some tenths of a second."""
-RULES_MAX = 1_000
-"""Rules of a schema."""
 MESSAGE_MAX = 2048
 _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 UNCHECKED = errors.invalid(
@@ -40,44 +39,25 @@ _MISSING = object()
 # When the definition is written
 
 
-def check(schema: Json, field: str) -> list[StatusCause]:
-    """Return what is wrong with the rules of a schema that is structural otherwise."""
+def check(schema: Json, field: str, lost: str, *, is_root: bool) -> list[StatusCause]:
+    """Return what the types say of the rules of one part of a schema; `lost` names the list above it whose items cannot
+    be found again."""
+    if not schema.get(FIELD):
+        return []
+    own = type_of(schema, is_root=is_root)
+    if own is None:
+        detail = "internal error: failed to retrieve type information for x-kubernetes-validations"
+        return [
+            StatusCause(reason="InternalError", message=f"Internal error: {detail}", field=f"{field}.{FIELD}")
+        ]
     causes: list[StatusCause] = []
-    count = 0
-    for node, path, uncorrelatable in _nodes(schema, field, ""):
-        for index, rule in enumerate(node.get(FIELD) or ()):
-            count += 1
-            where = f"{path}.{FIELD}[{index}]"
-            causes += _check_rule(rule, node, where, uncorrelatable, is_root=node is schema)
-    if count > RULES_MAX:
-        causes.append(errors.too_many(field, count, RULES_MAX))
+    for index, rule in enumerate(schema[FIELD]):
+        causes += _check_types(rule, own, f"{field}.{FIELD}[{index}]", lost)
     return causes
 
 
-def _nodes(schema: Json, field: str, uncorrelatable: str) -> Iterator[tuple[Json, str, str]]:
-    """Yield all nodes of a schema with their path, and the list above them whose items cannot be found again."""
-    yield schema, field, uncorrelatable
-    for name, inner in (schema.get("properties") or {}).items():
-        yield from _nodes(inner, f"{field}.properties[{name}]", uncorrelatable)
-    more, items = schema.get("additionalProperties"), schema.get("items")
-    if isinstance(more, dict):
-        yield from _nodes(more, f"{field}.additionalProperties", uncorrelatable)
-    if isinstance(items, dict):
-        lost = "" if schema.get("x-kubernetes-list-type") == "map" else field
-        yield from _nodes(items, f"{field}.items", uncorrelatable or lost)
-
-
-def _check_rule(
-    rule: Json, schema: Json, where: str, uncorrelatable: str, *, is_root: bool
-) -> list[StatusCause]:
-    text = rule.get("rule") or ""
-    if not text.strip():
-        return [errors.required(f"{where}.rule", "rule is not specified")]
-    causes = _check_words(rule, schema, where)
-    own = type_of(schema, is_root=is_root)
-    if own is None:
-        detail = "rules need a type: nobody says what is in this part of the schema"
-        return [*causes, errors.invalid(f"{where}.rule", text, detail)]
+def _check_types(rule: Json, own: CELType, where: str, lost: str) -> list[StatusCause]:
+    text, message = rule["rule"], rule.get("messageExpression")
     shown = {
         "Rule": text,
         "Message": rule.get("message", ""),
@@ -87,23 +67,24 @@ def _check_rule(
         "OptionalOldSelf": rule.get("optionalOldSelf"),
     }
     variables = _variables(own, rule)
+    causes: list[StatusCause] = []
+    uses_old = False
     try:
-        if checker.type_of(text, variables).name not in ("bool", "dyn"):
+        if checker.type_of(text, variables).name != "bool":
             causes.append(errors.invalid(f"{where}.rule", shown, "cel expression must evaluate to a bool"))
-        uses_old = _uses_old(text)
-        if uses_old and uncorrelatable and not rule.get("optionalOldSelf"):
-            detail = (
-                f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
+        else:
+            uses_old = _uses_old(text)
+            causes += (
+                _check_message(message, variables, f"{where}.messageExpression", shown) if message else []
             )
-            causes.append(errors.invalid(f"{where}.rule", text, detail))
-        if rule.get("optionalOldSelf") is not None and not uses_old:
-            detail = "may not be set if oldSelf is not used in rule"
-            causes.append(errors.invalid(f"{where}.optionalOldSelf", rule["optionalOldSelf"], detail))
     except CompileError as error:
         causes.append(errors.invalid(f"{where}.rule", shown, f"compilation failed: {checker.marked(error)}"))
-    message = rule.get("messageExpression")
-    if message:
-        causes += _check_message(message, variables, f"{where}.messageExpression", shown)
+    if uses_old and lost:
+        detail = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {lost}"
+        causes.append(errors.invalid(f"{where}.rule", text, detail))
+    if not uses_old and rule.get("optionalOldSelf") is not None:
+        detail = "may not be set if oldSelf is not used in rule"
+        causes.append(errors.invalid(f"{where}.optionalOldSelf", rule["optionalOldSelf"], detail))
     return causes
 
 
@@ -113,54 +94,73 @@ def _check_message(text: str, variables: dict[str, CELType], where: str, shown: 
     except CompileError as error:
         detail = f"messageExpression compilation failed: {checker.marked(error)}"
         return [errors.invalid(where, shown, detail)]
-    if found.name in ("string", "dyn"):
+    if found.name == "string":
         return []
     return [errors.invalid(where, shown, "messageExpression must evaluate to a string")]
 
 
-def _check_words(rule: Json, schema: Json, where: str) -> list[StatusCause]:
-    causes = []
-    message, reason, path = rule.get("message") or "", rule.get("reason"), rule.get("fieldPath") or ""
-    if "\n" in message:
-        causes.append(errors.invalid(f"{where}.message", message, "must not contain line breaks"))
-    elif len(message) > MESSAGE_MAX:
-        causes.append(errors.too_long(f"{where}.message", MESSAGE_MAX))
-    if reason and reason not in _REASONS:
-        causes.append(errors.not_supported(f"{where}.reason", reason, _REASONS))
-    if path and not _is_there(schema, path):
-        causes.append(errors.invalid(f"{where}.fieldPath", path, "must be a valid path"))
-    return causes
+def check_words(rule: Json, schema: Json, where: str) -> Iterator[StatusCause]:
+    """Check what a rule says beside its expressions, and that it says one."""
+    text, message = (rule.get("rule") or "").strip(), rule.get("message") or ""
+    if not text:
+        yield errors.required(f"{where}.rule", "rule is not specified")
+    elif message and not message.strip():
+        yield errors.invalid(f"{where}.message", message, "must be non-empty if specified")
+    elif _BREAK.search(message.strip()):
+        yield errors.invalid(f"{where}.message", message, "must not contain line breaks")
+    elif _BREAK.search(text) and not message.strip():
+        detail = "message must be specified if rule contains line breaks"
+        yield errors.required(f"{where}.message", detail)
+    expression, reason, path = (
+        rule.get("messageExpression") or "",
+        rule.get("reason"),
+        rule.get("fieldPath") or "",
+    )
+    if expression and not expression.strip():
+        detail = "messageExpression must be non-empty if specified"
+        yield errors.required(f"{where}.messageExpression", detail)
+    if reason is not None and reason not in _REASONS:
+        yield errors.not_supported(f"{where}.reason", reason, _REASONS)
+    if path and not path.strip():
+        yield errors.invalid(f"{where}.fieldPath", path, "must be non-empty if specified")
+    if _BREAK.search(path):
+        yield errors.invalid(f"{where}.fieldPath", path, "must not contain line breaks")
+    if path and isinstance(field_at(schema, path), str):
+        yield errors.invalid(f"{where}.fieldPath", path, "must be a valid path")
 
 
-def _is_there(schema: Json, path: str) -> bool:
-    """Return whether `.a.b['c']` leads to a part of the schema."""
-    steps = _steps(path)
-    if steps is None:
-        return False
-    for step in steps:
+_BREAK = re.compile(r"[\n\r]")
+_TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|[.\[\]]|[^.\[\]']+")
+
+
+def field_at(schema: Json, path: str, *, takes_brackets: bool = True) -> Json | str:
+    """Return the part of a schema at `.a.b['c']`, or why there is none."""
+    tokens = _TOKEN.findall(path)
+    at = 0
+    while at < len(tokens):
+        sign, at = tokens[at], at + 1
+        if sign == "[" and not takes_brackets:
+            return "array notation is not allowed"
+        if sign not in (".", "["):
+            return f"expected [ or . but got: {sign}"
+        if at == len(tokens):
+            return "unexpected end of JSON path"
+        name, at = tokens[at], at + 1
+        if sign == "[":
+            if not (name.startswith("'") and name.endswith("'") and len(name) > 1):
+                return f"expected single quoted string but got {name}"
+            if at == len(tokens):
+                return "unexpected end of JSON path"
+            if tokens[at] != "]":
+                return f"expected ] but got {tokens[at]}"
+            name, at = name[1:-1], at + 1
         more = schema.get("additionalProperties")
-        below = (schema.get("properties") or {}).get(step, more if isinstance(more, dict) else None)
+        properties = schema.get("properties")
+        below = properties.get(name) if properties else more
         if not isinstance(below, dict):
-            return False
+            return "does not refer to a valid field"
         schema = below
-    return True
-
-
-def _steps(path: str) -> list[str] | None:
-    """Return the names in a path; None for what is no path."""
-    found = []
-    while path:
-        if path.startswith("['") and "']" in path:
-            name, _, path = path[2:].partition("']")
-        elif path.startswith("."):
-            end = min((at for at in (path.find(".", 1), path.find("[", 1)) if at > 0), default=len(path))
-            name, path = path[1:end], path[end:]
-        else:
-            return None
-        if not name:
-            return None
-        found.append(name)
-    return found or None
+    return schema
 
 
 def _variables(own: CELType, rule: Json) -> dict[str, CELType]:
@@ -174,21 +174,15 @@ def _uses_old(text: str) -> bool:
 def _names_old(node: SyntaxNode) -> bool:
     if isinstance(node, Name):
         return node.name == "oldSelf"
-    parts: list[Any] = [getattr(node, field) for field in node.__struct_fields__]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, tuple):
-            parts += part
-        elif isinstance(part, SyntaxNode) and _names_old(part):
-            return True
-    return False
+    return any(map(_names_old, syntax.parts_of(node)))
 
 
 # When objects are written
 
 
 class _Rule(msgspec.Struct, frozen=True):
-    text: str
+    shown: str
+    """Words for the rule in errors: its message, or else its text."""
     program: cel.Program
     message: str
     message_program: cel.Program | None
@@ -212,20 +206,21 @@ class _Node(msgspec.Struct):
     """Keys of a list whose items can be found again in its older state."""
 
 
-Validate = Callable[[Json, Json | None], list[StatusCause]]
-"""Function that returns what the rules find wrong with an object, given its older state if there is one."""
+Validate = Callable[[Any, Any, str], list[StatusCause]]
+"""Function that returns what the rules find wrong with a value at a path, given its older state if there is one."""
 
 
-def compile_rules(schema: Json) -> Validate | None:
+def compile_rules(schema: Json, *, is_root: bool = True) -> Validate | None:
     """None for a schema without rules (assumed to have passed `check`; what cannot be compiled is left out)."""
-    root = _compiled(schema, is_root=True)
+    root = _compiled(schema, is_root=is_root)
     if root is None:
         return None
     tree = root
 
-    def validate(obj: Json, old: Json | None) -> list[StatusCause]:
+    def validate(obj: Any, old: Any, path: str) -> list[StatusCause]:
         run = _Run()
-        run.walk(tree, obj, _MISSING if old is None else old, "")
+        before = _MISSING if old is None else old
+        run.walk(tree, obj, _Older(before, before, None, is_root=True), path)
         return run.causes
 
     return validate
@@ -260,9 +255,9 @@ def _rule(rule: Json) -> _Rule | None:
     names = ("self", "oldSelf")
     try:
         return _Rule(
-            text=text,
             program=cel.compile_expression(text, names),
-            message=rule.get("message") or f"failed rule: {text.strip()}",
+            shown=(rule.get("message") or text).strip(),
+            message=(rule.get("message") or "").strip() or f"failed rule: {text.strip()}",
             message_program=cel.compile_expression(message, names) if message else None,
             reason=rule.get("reason") or "FieldValueInvalid",
             path=rule.get("fieldPath") or "",
@@ -273,6 +268,29 @@ def _rule(rule: Json) -> _Rule | None:
         return None  # stored before rules were evaluated; every write of the definition says what is wrong
 
 
+class _Older(NamedTuple):
+    """The older state of a part: `for_rules` is the value of `oldSelf`, `value` what ratcheting compares with (or
+    `_MISSING`); `nearest` is the nearest part above it that has an older state, with that."""
+
+    for_rules: Any
+    value: Any
+    nearest: tuple[Any, Any] | None
+    is_root: bool = False
+
+    def below(self, holder: Any, for_rules: Any, value: Any) -> "_Older":
+        """Return the same for a part of `holder`."""
+        has_none = self.is_root or self.value is _MISSING
+        return _Older(for_rules, value, self.nearest if has_none else (holder, self.value))
+
+    def is_same(self, value: Any) -> bool:
+        """Return whether the update leaves the part as it was; a whole object never is: its metadata differs."""
+        if self.is_root:
+            return False
+        if self.value is not _MISSING:
+            return bool(value == self.value)
+        return self.nearest is not None and bool(self.nearest[0] == self.nearest[1])
+
+
 class _Run:
     """One object on its way through the rules."""
 
@@ -281,40 +299,46 @@ class _Run:
         self._budget = cel.Budget(BUDGET)
         self._is_over = False
 
-    def walk(self, node: _Node, value: Any, old: Any, path: str) -> None:
-        """Check the rules of a part and of all below it; `old` is what it was, or `_MISSING`."""
+    def walk(self, node: _Node, value: Any, old: _Older, path: str) -> None:
+        """Check the rules of a part and of all below it."""
         if value is None or self._is_over:
             return
         if node.rules:
             self._ask(node, value, old, path)
         if isinstance(value, dict):
-            was = old if isinstance(old, dict) else {}
-            for name, below in node.properties.items():
-                if name in value:
-                    self.walk(below, value[name], was.get(name, _MISSING), f"{path}.{name}" if path else name)
-            if node.values is not None:
-                for name, item in value.items():
-                    self.walk(node.values, item, was.get(name, _MISSING), f"{path}[{name}]")
+            self._walk_object(node, value, old, path)
         elif isinstance(value, list) and node.items is not None:
-            known = _by_key(old, node.keys)
+            known, seen = _by_key(old.for_rules, node.keys), _by_key(old.value, node.keys)
             for index, item in enumerate(value):
-                before = known.get(_key_of(item, node.keys or []), _MISSING) if known else _MISSING
+                key = _key_of(item, node.keys or [])
+                before = old.below(value, known.get(key, _MISSING), seen.get(key, _MISSING))
                 self.walk(node.items, item, before, f"{path}[{index}]")
 
-    def _ask(self, node: _Node, value: Any, old: Any, path: str) -> None:
-        has_old = old is not _MISSING and old is not None
-        is_same = has_old and (old is value or old == value)
+    def _walk_object(self, node: _Node, value: Json, old: _Older, path: str) -> None:
+        was = old.for_rules if isinstance(old.for_rules, dict) else {}
+        seen = old.value if isinstance(old.value, dict) else {}
+        for name, below in node.properties.items():
+            if name in value:
+                before = old.below(value, was.get(name, _MISSING), seen.get(name, _MISSING))
+                self.walk(below, value[name], before, f"{path}.{name}" if path else name)
+        if node.values is not None:
+            for name, item in value.items():
+                before = old.below(value, was.get(name, _MISSING), seen.get(name, _MISSING))
+                self.walk(node.values, item, before, f"{path}[{name}]")
+
+    def _ask(self, node: _Node, value: Any, old: _Older, path: str) -> None:
+        has_old = old.for_rules is not _MISSING and old.for_rules is not None
         scope: Json = {}
         for rule in node.rules:
             if rule.uses_old and not rule.takes_none and not has_old:
                 continue
-            if is_same and not rule.uses_old:
-                continue
             try:
                 if not scope:
-                    scope = _scope(node, value, old, has_old=has_old)
+                    scope = _scope(node, value, old.for_rules, has_old=has_old)
                 asked = {**scope, "oldSelf": _optional(scope, has_old)} if rule.takes_none else scope
-                if rule.program(asked, self._budget) is not True:
+                if rule.program(asked, self._budget) is True:
+                    continue
+                if rule.uses_old or not old.is_same(value):
                     self._failed(rule, node, value, path, self._message(rule, asked))
             except cel.OutOfBudget:
                 self._is_over = True
@@ -322,8 +346,7 @@ class _Run:
                 self.causes.append(errors.invalid(path or "<nil>", node.kind, detail))
                 return
             except cel.EvaluationError as error:
-                detail = f"{error} evaluating rule: {rule.text.strip()}"
-                self.causes.append(errors.invalid(path or "<nil>", node.kind, detail))
+                self.causes.append(errors.invalid(path or "<nil>", node.kind, _error_text(rule, error)))
 
     def _message(self, rule: _Rule, scope: Json) -> str:
         """Return the rule's message; what the expression for it cannot say in one line, the plain one does."""
@@ -335,26 +358,31 @@ class _Run:
             raise
         except cel.EvaluationError:
             return rule.message
-        is_good = isinstance(said, str) and said.strip() and "\n" not in said and len(said) <= MESSAGE_MAX
-        return str(said) if is_good else rule.message
+        text = said.strip() if isinstance(said, str) else ""
+        return text if text and "\n" not in text and len(text) <= MESSAGE_MAX else rule.message
 
     def _failed(self, rule: _Rule, node: _Node, value: Any, path: str, message: str) -> None:
         field = (path + rule.path).lstrip(".") or "<nil>"
-        is_plain = not isinstance(value, dict | list) and not rule.path
+        shown = "" if node.kind in ("object", "array") else f": {errors.shown(value)}"
         match rule.reason:
             case "FieldValueRequired":
                 text = f"Required value: {message}"
             case "FieldValueForbidden":
                 text = f"Forbidden: {message}"
             case "FieldValueDuplicate":
-                text = f"Duplicate value: {errors.shown(value if is_plain else node.kind)}"
+                text = f"Duplicate value{shown}"
             case _:
-                text = (
-                    f"Invalid value: {errors.shown(value)}: {message}"
-                    if is_plain
-                    else f"Invalid value: {message}"
-                )
+                text = f"Invalid value{shown}: {message}"
         self.causes.append(StatusCause(reason=rule.reason, message=text, field=field))
+
+
+def _error_text(rule: _Rule, error: cel.EvaluationError) -> str:
+    if error.reason.startswith("no such overload"):
+        return (
+            f"'{error}': call arguments did not match a supported operator, function or macro signature for rule: "
+            f"{rule.shown}"
+        )
+    return f"{error} evaluating rule: {rule.shown}"
 
 
 def _scope(node: _Node, value: Any, old: Any, *, has_old: bool) -> Json:

@@ -9,7 +9,9 @@ from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, StatusCause
 from koordinator.local.schema import decode, errors, names, types
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.custom import rules, validate
+from koordinator.local.schema.custom import embedded, rules, validate
+from koordinator.local.schema.custom import scale as scales
+from koordinator.local.schema.custom.validate import Trouble
 from koordinator.local.schema.types import Fields, ListType, SchemaField, SchemaType, WireKind
 
 Json = dict[str, Any]
@@ -135,6 +137,60 @@ def _object_filler(
     return fill_object
 
 
+def compile_null_dropper(schema: Json) -> Defaulter | None:
+    """Return the function that drops null from fields that do not allow it and have no default; None for a schema
+    without fields."""
+    properties = {
+        name: inner for name, inner in (schema.get("properties") or {}).items() if isinstance(inner, dict)
+    }
+    more, items = schema.get("additionalProperties"), schema.get("items")
+    kept = {name for name, inner in properties.items() if _takes_null(inner)}
+    drops_others = isinstance(more, dict) and not _takes_null(more)
+    below = {name: step for name, inner in properties.items() if (step := compile_null_dropper(inner))}
+    each = compile_null_dropper(more) if isinstance(more, dict) else None
+    every = compile_null_dropper(items) if isinstance(items, dict) else None
+    if not (properties or drops_others or each or every):
+        return None
+
+    def goes(name: str) -> bool:
+        return name not in kept if name in properties else drops_others
+
+    def drop(value: Any) -> Any:
+        if isinstance(value, list):
+            if every is None:
+                return value
+            dropped = [every(item) for item in value]
+            return value if all(a is b for a, b in zip(dropped, value, strict=True)) else dropped
+        if not isinstance(value, dict):
+            return value
+        if None in value.values() and any(item is None and goes(name) for name, item in value.items()):
+            value = {name: item for name, item in value.items() if item is not None or not goes(name)}
+        return _changed(value, below, each, properties)
+
+    return drop
+
+
+def _takes_null(schema: Json) -> bool:
+    return bool(schema.get("nullable")) or schema.get("default") is not None
+
+
+def _changed(
+    value: Json, below: Mapping[str, Defaulter], each: Defaulter | None, known: Mapping[str, Any]
+) -> Json:
+    """Return an object with some members made anew; itself when none of them changes."""
+    result: Json | None = None
+    for name, step in below.items():
+        if name in value and (new := step(value[name])) is not value[name]:
+            result = dict(value) if result is None else result
+            result[name] = new
+    if each is not None:
+        for name, item in value.items():
+            if name not in known and (new := each(item)) is not item:
+                result = dict(value) if result is None else result
+                result[name] = new
+    return value if result is None else result
+
+
 _SCALARS = {
     "string": types.STRING,
     "boolean": types.BOOL,
@@ -214,22 +270,28 @@ def _fields(schema: Json, embedded: bool) -> Fields:
 
 
 class CustomSchema:
-    """The schema of one custom resource's objects; `schema` is its `openAPIV3Schema`."""
+    """The schema of one custom resource's objects; `schema` is its `openAPIV3Schema`, `scale` says where its scale
+    subresource reads."""
 
-    def __init__(self, resource: Resource, schema: Json) -> None:
+    def __init__(self, resource: Resource, schema: Json, scale: Json | None = None) -> None:
         self.resource = resource
         self.schema = schema
         self.type: SchemaType = shape_of(schema, is_root=True)
         self._prune = compile_pruner(schema, is_root=True)
-        self._fill = compile_defaulter(schema)
         own = {
             name: inner
             for name, inner in (schema.get("properties") or {}).items()
             if name not in _RESOURCE_FIELDS
         }
-        self._check = validate.compile_schema({**schema, "properties": own})
+        self._own = {**schema, "properties": own}
+        self._drop_nulls = compile_null_dropper(self._own)
+        self._fill = compile_defaulter(schema)
+        self._check = validate.compile_schema(self._own)
         self._ask_rules = rules.compile_rules(schema)
         self._check_name = validate.compile_schema((schema.get("properties") or {}).get("metadata") or {})
+        self._read_embedded = embedded.compile_decoder(self._own, decode_meta)
+        self._check_embedded = embedded.compile_check(self._own)
+        self._scale = scale
 
     def decode(self, obj: Json, field_validation: str) -> tuple[Json, list[str]]:
         """See `BuiltinSchema.decode`. Only metadata has Go types; the rest is pruned here and its
@@ -237,12 +299,16 @@ class CustomSchema:
         unknown: list[str] = []
         try:
             decoded = self._prune(obj, unknown)
+            if self._drop_nulls is not None:
+                decoded = self._drop_nulls(decoded)
+            if self._read_embedded is not None:
+                decoded = self._read_embedded(decoded, "", unknown)
             meta = decoded.get("metadata")
             if meta is not None:
                 typed = decode_meta(meta, unknown)
                 if typed is not meta:
                     decoded = {**decoded, "metadata": typed}
-        except decode.Undecodable as error:
+        except (decode.Undecodable, embedded.NotEmbedded) as error:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
@@ -256,26 +322,49 @@ class CustomSchema:
         return filled
 
     def validate(self, obj: Json, old: Json | None) -> list[StatusCause]:
-        """See `BuiltinSchema.validate`. Ratcheting: parts that an update leaves alone (by identity) do
-        not block it when the schema became stricter since."""
+        """See `BuiltinSchema.validate`. Ratcheting: parts that an update leaves alone do not block it when the schema
+        became stricter since."""
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []
         if old is None or meta is not old.get("metadata"):
             causes += names.check_metadata(
                 meta, self.resource.namespaced, names.subdomain_1123, is_core=False
             )
+        if old is None:
             causes += validate.causes_of(self._check_name, meta, "metadata")
-        is_same = old is not None and _same_but_metadata(obj, old)
-        found = [] if is_same else validate.causes_of(self._check, obj, "")
+        causes += validate.causes(self._troubles(obj, old))
+        if self._scale is not None:
+            causes += scales.check(obj, self._scale)
+        if self._check_embedded is not None:
+            causes += self._check_embedded(obj, "")
         if self._ask_rules is None:
-            return causes + found
-        if found:
-            return [*causes, *found, rules.UNCHECKED]
-        return causes + self._ask_rules(obj, old)
+            return causes
+        if any(cause.reason in _BLOCKING for cause in causes):
+            return [*causes, rules.UNCHECKED]
+        return causes + self._ask_rules(obj, old, "")
+
+    def _troubles(self, obj: Json, old: Json | None) -> list[Trouble]:
+        found = self._check(obj)
+        if not found or old is None:
+            return found or []
+        found = validate.ratcheted(found, self._own, obj, old)
+        if any(each.is_repeated for each in found) and any(
+            each.is_repeated for each in self._check(old) or ()
+        ):
+            return [each for each in found if not each.is_repeated]
+        return found
 
 
-def _same_but_metadata(obj: Json, old: Json) -> bool:
-    return all(obj.get(key) is old.get(key) for key in obj.keys() | old.keys() if key != "metadata")
+_BLOCKING = frozenset(
+    (
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    )
+)
+"""Reasons for which rules are not asked: they see objects of the right types only."""
 
 
 @functools.cache

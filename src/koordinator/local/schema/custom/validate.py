@@ -5,23 +5,38 @@ formatted on the way. Troubles carry their path relative to the value; parents p
 Texts are those of the API server (`spec.x in body must be of type integer: "string"`).
 """
 
-import base64
-import datetime
-import ipaddress
-import re
-import uuid
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+
+import msgspec
 
 from koordinator.cel import EvaluationError, patterns
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
+from koordinator.local.schema.custom.formats import FORMATS
 
 Json = dict[str, Any]
 Maker = Callable[[str], StatusCause]
-Trouble = tuple[str, Maker]
-"""Path below the value (`.name`, `[0].x` or empty) and what makes the cause once the whole path is known."""
+
+
+class Trouble(NamedTuple):
+    """Something wrong with a value, or with what it holds."""
+
+    suffix: str
+    """Path below the value: `.name`, `[0].x` or empty."""
+    make: Maker
+    """Function that makes the cause once the whole path is known."""
+    node: tuple[str | int, ...] = ()
+    """The part whose schema complains, by names and indexes."""
+    is_repeated: bool = False
+    """Whether an item of a set or keyed list is there twice."""
+
+    def below(self, part: str, key: str | int) -> "Trouble":
+        """Return the same as the one that holds the value sees it."""
+        return self._replace(suffix=part + self.suffix, node=(key, *self.node))
+
+
 Check = Callable[[Any], list[Trouble] | None]
 
 
@@ -40,7 +55,7 @@ def compile_schema(schema: Json) -> Check:
             if value is None and nullable:
                 return None
             if not (takes_whole and type(value) is float and value.is_integer()):
-                return _wrong_type(value, wanted)  # the rest would only say so again
+                return [*_wrong_type(value, wanted), *(rest(value) or ())]
         return rest(value)
 
     return check
@@ -57,10 +72,48 @@ def _plain_classes(schema: Json) -> frozenset[type]:
 
 def causes_of(check: Check, value: Any, path: str) -> list[StatusCause]:
     """Return what is wrong with a value that stands at `path` (empty: the whole object)."""
-    found = check(value)
-    if not found:
-        return []
-    return [make(f"{path}{suffix}".lstrip(".") or "<nil>") for suffix, make in found]
+    return causes(check(value) or [], path)
+
+
+def causes(troubles: list[Trouble], path: str = "") -> list[StatusCause]:
+    """Return what troubles say about the value at `path`."""
+    made = [trouble.make(f"{path}{trouble.suffix}".lstrip(".")) for trouble in troubles]
+    return [each if each.field else msgspec.structs.replace(each, field="<nil>") for each in made]
+
+
+def ratcheted(troubles: list[Trouble], schema: Json, value: Any, old: Any) -> list[Trouble]:
+    """Return the troubles that are new: those of parts that an update leaves as they were do not count."""
+    return [trouble for trouble in troubles if not _is_same(trouble.node, schema, value, old)]
+
+
+def _is_same(node: tuple[str | int, ...], schema: Json, value: Any, old: Any) -> bool:
+    """Return whether a part, or something that holds it, has an older state and is as it was."""
+    for step in node:
+        if isinstance(step, int):
+            old = _found_again(schema, value, old, step)
+            value, schema = value[step], schema.get("items") or {}
+        else:
+            more = schema.get("additionalProperties")
+            value, old = value[step], old.get(step, _MISSING) if isinstance(old, dict) else _MISSING
+            inner = (schema.get("properties") or {}).get(step, more)
+            schema = inner if isinstance(inner, dict) else {}
+        if old is _MISSING:
+            return False
+        if value == old:
+            return True
+    return False
+
+
+def _found_again(schema: Json, value: Any, old: Any, index: int) -> Any:
+    """Return the older state of a list's item, which has one in keyed lists alone."""
+    if schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list):
+        return _MISSING
+    keys = schema.get("x-kubernetes-list-map-keys") or []
+    wanted = _keys(value[index], dict.fromkeys(keys))
+    return next((item for item in old if _keys(item, dict.fromkeys(keys)) == wanted), _MISSING)
+
+
+_MISSING = object()
 
 
 _CLASSES: dict[str, frozenset[type]] = {
@@ -82,21 +135,19 @@ _RULES = frozenset(
 )
 """Members of a schema that say more than a type."""
 
-_INT_OR_STRING = ([{"type": "integer"}, {"type": "string"}], [{"type": "string"}, {"type": "integer"}])
-
 
 def _anything(value: Any) -> None:
     return None
 
 
 def _invalid(value: Any, detail: str) -> list[Trouble]:
-    return [("", lambda path: errors.invalid(path, value, f"{path} in body {detail}"))]
+    return [Trouble("", lambda path: errors.invalid(path, value, f"{path} in body {detail}"))]
 
 
 def _wrong_type(value: Any, wanted: str) -> list[Trouble]:
     word = _JSON_TYPES.get(type(value), "object")
     detail = f'in body must be of type {wanted}: "{word}"'
-    return [("", lambda path: errors.type_invalid(path, word, f"{path} {detail}"))]
+    return [Trouble("", lambda path: errors.type_invalid(path, word, f"{path} {detail}"))]
 
 
 _JSON_TYPES = {
@@ -144,7 +195,7 @@ def _enum(schema: Json) -> Check | None:
     def check(value: Any) -> list[Trouble] | None:
         if any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed):
             return None
-        return [("", lambda path: errors.not_supported(path, value, words))]
+        return [Trouble("", lambda path: errors.not_supported(path, value, words))]
 
     return check
 
@@ -154,20 +205,53 @@ def _number(schema: Json) -> Check | None:
     if low is None and high is None and step is None:
         return None
     over, under = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    bounds = {
+        name: of for name, of in (("minimum", low), ("maximum", high), ("multipleOf", step)) if of is not None
+    }
+    has_fraction = any(not float(of).is_integer() for of in bounds.values())
+    # Whole numbers are compared with the whole part of the bounds.
+    whole = _number(schema | {name: int(of) for name, of in bounds.items()}) if has_fraction else None
 
     def check(value: Any) -> list[Trouble] | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
+        if whole is not None and isinstance(value, int):
+            return whole(value)
         found: list[Trouble] = []
         if high is not None and (value >= high if under else value > high):
             found += _invalid(value, f"should be less than {'' if under else 'or equal to '}{_plain(high)}")
         if low is not None and (value <= low if over else value < low):
             found += _invalid(value, f"should be greater than {'' if over else 'or equal to '}{_plain(low)}")
-        if step and value % step:
+        if step is not None and step <= 0:
+            found += _positive(value)
+        elif step and not _is_multiple(value, step):
             found += _invalid(value, f"should be a multiple of {_plain(step)}")
         return found or None
 
     return check
+
+
+def _positive(value: Any) -> list[Trouble]:
+    return [
+        Trouble(
+            "",
+            lambda path: errors.invalid(
+                path, value, f"factor MultipleOf declared for {path} must be positive: 0"
+            ),
+        )
+    ]
+
+
+_EPSILON = 1e-9
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    """Whole numbers exactly; others with the tolerance of the API server."""
+    if isinstance(value, int) and float(step).is_integer():
+        return value % int(step) == 0
+    quotient = value / step
+    rest = abs(quotient - int(quotient))
+    return rest == 0 or rest / (2 * abs(quotient)) < _EPSILON
 
 
 def _plain(number: float) -> str:
@@ -187,13 +271,14 @@ def _text(schema: Json) -> Check | None:
             return None
         found: list[Trouble] = []
         if high is not None and len(value) > high:
-            found.append(("", lambda path: errors.too_long(path, high)))
-        if low is not None and len(value) < low:
+            found.append(Trouble("", lambda path: errors.too_long(path, high)))
+        elif low is not None and len(value) < low:
             found += _invalid(value, f"should be at least {low} chars long")
-        if matches is not None and not matches(value):
+        elif matches is not None and not matches(value):
             found += _invalid(value, f"should match '{pattern_text}'")
         if is_form is not None and not is_form(value):
-            found += _invalid(value, f"must be of type {form}: {errors.shown(value)}")
+            detail = f"in body must be of type {form}: {errors.shown(value)}"
+            found.append(Trouble("", lambda path: errors.type_invalid(path, value, f"{path} {detail}")))
         return found or None
 
     return check
@@ -222,10 +307,11 @@ def _array(schema: Json) -> Check | None:
             return None
         found: list[Trouble] = []
         if high is not None and len(value) > high:
-            found.append(("", lambda path: errors.too_many(path, len(value), high)))
+            found.append(Trouble("", lambda path: errors.too_many(path, len(value), high)))
         if low is not None and len(value) < low:
             found += _invalid(value, f"should have at least {low} items")
         if kind == "map":
+            found += _no_objects(value)
             found += _repeated(value, lambda item: _keys(item, defaults))
         elif kind == "set":
             found += _repeated(value, lambda item: item)
@@ -236,6 +322,15 @@ def _array(schema: Json) -> Check | None:
     return check
 
 
+def _no_objects(value: list[Any]) -> list[Trouble]:
+    detail = "must be an object for an array of list-type map"
+    return [
+        Trouble(f"[{index}]", lambda path, item=item: errors.invalid(path, item, detail), (), True)  # type: ignore[misc]
+        for index, item in enumerate(value)
+        if not isinstance(item, dict)
+    ]
+
+
 def _keys(item: Any, defaults: Json) -> Any:
     if not isinstance(item, dict):
         return item
@@ -243,14 +338,17 @@ def _keys(item: Any, defaults: Json) -> Any:
 
 
 def _repeated(value: list[Any], key_of: Callable[[Any], Any]) -> list[Trouble]:
-    seen: set[str] = set()
+    seen: Counter[str] = Counter()
     found: list[Trouble] = []
     for index, item in enumerate(value):
         key = key_of(item)
+        if isinstance(item, dict) is not isinstance(key, dict):
+            continue
         text = errors.shown(key)
-        if text in seen:
-            found.append((f"[{index}]", lambda path, key=key: errors.duplicate(path, key)))  # type: ignore[misc]
-        seen.add(text)
+        seen[text] += 1
+        if seen[text] == 2:
+            made = Trouble(f"[{index}]", lambda path, key=key: errors.duplicate(path, key), (), True)  # type: ignore[misc]
+            found.append(made)
     return found
 
 
@@ -267,9 +365,9 @@ def _object(schema: Json) -> Check | None:
         found: list[Trouble] = []
         for name in names:
             if name not in value:
-                found.append((f".{name}", errors.required))
+                found.append(Trouble(f".{name}", errors.required))
         if high is not None and len(value) > high:
-            found.append(("", lambda path: errors.too_many(path, len(value), high)))
+            found.append(Trouble("", lambda path: errors.too_many(path, len(value), high)))
         if low is not None and len(value) < low:
             found += _invalid(value, f"should have at least {low} properties")
         return found or None
@@ -310,7 +408,7 @@ def _properties(properties: dict[str, Check], plain: dict[str, frozenset[type]])
                 continue
             inner = properties.get(key)
             if inner is not None and (more := inner(item)):
-                found = (found or []) + [(f".{key}{suffix}", make) for suffix, make in more]
+                found = (found or []) + [trouble.below(f".{key}", key) for trouble in more]
         return found
 
     return check
@@ -325,7 +423,9 @@ def _values(inner: Check, plain: frozenset[type]) -> Check:
             if type(item) in plain:
                 continue
             if more := inner(item):
-                found = (found or []) + [(f".{key}{suffix}", make) for suffix, make in more]
+                found = (found or []) + [
+                    trouble.below(f"[{key}]" if trouble.is_repeated else f".{key}", key) for trouble in more
+                ]
         return found
 
     return check
@@ -338,97 +438,63 @@ def _items(inner: Check) -> Check:
         found: list[Trouble] | None = None
         for index, item in enumerate(value):
             if more := inner(item):
-                found = (found or []) + [(f"[{index}]{suffix}", make) for suffix, make in more]
+                found = (found or []) + [trouble.below(f"[{index}]", index) for trouble in more]
         return found
 
     return check
 
 
 def _junctors(schema: Json) -> Check | None:
-    checks: list[Check] = []
-    either = schema.get("anyOf") or []
-    if schema.get("x-kubernetes-int-or-string") and either in _INT_OR_STRING:
-        either = []  # the customary way to say again what the extension says
-    any_of = [compile_schema(item) for item in either]
+    any_of = [compile_schema(item) for item in schema.get("anyOf") or ()]
     one_of = [compile_schema(item) for item in schema.get("oneOf") or ()]
     all_of = [compile_schema(item) for item in schema.get("allOf") or ()]
-    if any_of:
-        checks.append(
-            lambda value: (
-                None
-                if any(not check(value) for check in any_of)
-                else _invalid("", "must validate at least one schema (anyOf)")
-            )
-        )
-    if one_of:
-        checks.append(lambda value: _one_of(one_of, value))
-    if all_of:
-        checks += all_of
-    if "not" in schema:
-        unwanted = compile_schema(schema["not"])
-        checks.append(
-            lambda value: _invalid("", "must not validate the schema (not)") if not unwanted(value) else None
-        )
-    return _all(checks)
-
-
-def _one_of(checks: list[Check], value: Any) -> list[Trouble] | None:
-    valid = sum(1 for check in checks if not check(value))
-    if valid == 1:
+    unwanted = compile_schema(schema["not"]) if "not" in schema else None
+    if not (any_of or one_of or all_of or unwanted):
         return None
-    how = "Found none valid" if not valid else f"Found {valid} valid alternatives"
-    return _invalid("", f"must validate one and only one schema (oneOf). {how}")
 
-
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
-_HOST = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*"
-)
-_DURATION = re.compile(r"[+-]?(\d+(\.\d+)?\s*(ns|us|µs|ms|s|m|h|d|w|[a-z]+)\s*)+|0")
-_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:?\d\d)")
-_MAC = re.compile(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
-
-
-def _parses(parse: Callable[[str], object]) -> Callable[[str], bool]:
-    """Return a check that good texts pass: those that `parse` takes without an error or False."""
-
-    def check(text: str) -> bool:
-        try:
-            return parse(text) is not False
-        except (ValueError, OverflowError):
-            return False
+    def check(value: Any) -> list[Trouble] | None:
+        if value is None:
+            return None
+        found: list[Trouble] = []
+        if any_of:
+            found += _any_of(any_of, value)
+        if one_of:
+            found += _one_of(one_of, value)
+        if all_of:
+            found += _all_of(all_of, value)
+        if unwanted is not None and not unwanted(value):
+            found += _about_all("must not validate the schema (not)")
+        return [trouble._replace(node=()) for trouble in found] or None
 
     return check
 
 
-def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: pattern.fullmatch(text) is not None
+def _about_all(detail: str) -> list[Trouble]:
+    """Return what the API server says of a value as a whole: without its field."""
+    return [Trouble("", lambda path: errors.invalid("<nil>", "", f'"{path}" {detail}'))]
 
 
-def _is_date_time(text: str) -> bool:
-    return _DATE_TIME.fullmatch(text) is not None and _parses(datetime.datetime.fromisoformat)(text.upper())
+def _any_of(checks: list[Check], value: Any) -> list[Trouble]:
+    results = [check(value) for check in checks]
+    if not all(results):
+        return []
+    return [*_about_all("must validate at least one schema (anyOf)"), *(results[0] or ())]
 
 
-def _uuid(version: int) -> Callable[[str], bool]:
-    return _parses(lambda text: uuid.UUID(text).version == version)
+def _one_of(checks: list[Check], value: Any) -> list[Trouble]:
+    results = [check(value) for check in checks]
+    valid = sum(1 for result in results if not result)
+    if valid == 1:
+        return []
+    how = "Found none valid" if not valid else f"Found {valid} valid alternatives"
+    told = _about_all(f"must validate one and only one schema (oneOf). {how}")
+    return told if valid else [*told, *(results[0] or ())]
 
 
-FORMATS: dict[str, Callable[[str], bool]] = {
-    "date": _parses(datetime.date.fromisoformat),
-    "date-time": _is_date_time,
-    "datetime": _is_date_time,
-    "byte": _parses(lambda text: base64.b64decode(text, validate=True)),
-    "ipv4": _parses(ipaddress.IPv4Address),
-    "ipv6": _parses(ipaddress.IPv6Address),
-    "cidr": _parses(lambda text: ipaddress.ip_network(text, strict=False)),
-    "mac": _matches(_MAC),
-    "uri": _parses(lambda text: bool(urlsplit(text).scheme)),
-    "email": _matches(_EMAIL),
-    "hostname": _matches(_HOST),
-    "duration": _matches(_DURATION),
-    "uuid": _parses(uuid.UUID),
-    "uuid3": _uuid(3),
-    "uuid4": _uuid(4),
-    "uuid5": _uuid(5),
-}
-"""Name of a format → whether a text has it; the API server ignores all others, and so do we."""
+def _all_of(checks: list[Check], value: Any) -> list[Trouble]:
+    results = [result for check in checks if (result := check(value))]
+    if not results:
+        return []
+    how = ". None validated" if len(results) == len(checks) else ""
+    told = [trouble for result in results for trouble in result]
+    return [*told, *_about_all(f"must validate all the schemas (allOf){how}")]

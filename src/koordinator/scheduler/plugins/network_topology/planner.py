@@ -244,7 +244,7 @@ class PlanDraft(msgspec.Struct, frozen=True, eq=False):
                 else:
                     what_if.add(member, node)
                     taken[node] += 1
-        return {node: taken[node] for node in refused}
+        return {node: count for node, count in taken.items() if node in refused}
 
     # Members that differ
 

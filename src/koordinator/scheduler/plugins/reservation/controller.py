@@ -206,7 +206,9 @@ class ReservationController:
         for gauge in self._gauges:
             gauge.changed((reservation.metadata.name,))
         self._ledger.spend(reservation.metadata.uid, self._book.is_spent(reservation))
-        for key in {ReservationKey.of(each) for each in (former, reservation) if each is not None}:
+        for key in dict.fromkeys(
+            ReservationKey.of(each) for each in (former, reservation) if each is not None
+        ):
             self._enqueue(key)
 
     def _reservation_gone(self, reservation: Reservation) -> None:
@@ -233,7 +235,7 @@ class ReservationController:
             self._book.drop_user(before, old, is_gone=new is None)
         if now is not None and new is not None:
             self._book.add_user(now, new)
-        for key in {each for each in (before, now) if each is not None}:
+        for key in dict.fromkeys(each for each in (before, now) if each is not None):
             self._owners_changed(key)
 
     def _used_by(self, pod: Pod | None) -> ReservationKey | None:

@@ -1,15 +1,16 @@
 """Checks of webhook configurations, and of ValidatingAdmissionPolicies and their bindings: expressions are type-checked
 when they are written."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from koordinator import cel
 from koordinator.cel import checker
 from koordinator.cel.overloads import DYN, CELType
 from koordinator.cel.values import CompileError
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
+from koordinator.local.schema.builtin.checks import admission_types
 from koordinator.local.schema.builtin.checks.common import check_unique
 
 Json = dict[str, Any]
@@ -47,26 +48,26 @@ def check_webhook(webhook: Json, field: str) -> list[StatusCause]:
     if versions and not set(versions) & set(_REVIEW_VERSIONS):
         detail = f"must include at least one of {', '.join(_REVIEW_VERSIONS)}"
         causes.append(errors.invalid(f"{field}.admissionReviewVersions", versions, detail))
-    causes += _check_conditions(webhook.get("matchConditions") or [], f"{field}.matchConditions")
+    causes += _check_conditions(
+        webhook.get("matchConditions") or [],
+        f"{field}.matchConditions",
+        {name: admission_types.OF[name] for name in CONDITION_VARIABLES},
+    )
     return causes + _check_client(webhook.get("clientConfig") or {}, f"{field}.clientConfig")
 
 
-def _check_conditions(conditions: list[Json], field: str) -> list[StatusCause]:
+def _check_conditions(conditions: list[Json], field: str, known: Mapping[str, CELType]) -> list[StatusCause]:
     if len(conditions) > CONDITIONS_MAX:
         return [errors.too_many(field, len(conditions), CONDITIONS_MAX)]
     causes: list[StatusCause] = []
     for index, condition in enumerate(conditions):
         at = f"{field}[{index}]"
         name, expression = condition.get("name") or "", condition.get("expression") or ""
-        if not name:
-            causes.append(errors.required(f"{at}.name"))
+        causes += names.check_required(names.qualified_name, name, f"{at}.name")
         if not expression.strip():
             causes.append(errors.required(f"{at}.expression"))
             continue
-        try:
-            cel.compile_expression(expression, CONDITION_VARIABLES)
-        except cel.CompileError as error:
-            causes.append(errors.invalid(f"{at}.expression", expression, f"compilation failed: {error}"))
+        causes += _check(expression, known, f"{at}.expression", "bool")
     named = (
         (f"{field}[{index}].name", each["name"]) for index, each in enumerate(conditions) if each.get("name")
     )
@@ -135,19 +136,22 @@ def check_policy(obj: Json) -> list[StatusCause]:
     if not validations and not annotations:
         why = "validations or auditAnnotations must contain at least one item"
         causes += [errors.required(f"spec.{part}", why) for part in ("validations", "auditAnnotations")]
-    known: dict[str, CELType] = {name: DYN for name in VARIABLES if spec.get("paramKind") or name != "params"}
-    for index, condition in enumerate((spec.get("matchConditions") or ())[:CONDITIONS_MAX]):
-        field = f"spec.matchConditions[{index}].expression"
-        causes += _check(condition.get("expression"), {**known, "variables": CELType("none")}, field, "bool")
-    known["variables"], more = _check_variables(spec.get("variables") or [], known)
-    causes += more
+    known = {
+        name: kind for name, kind in admission_types.OF.items() if spec.get("paramKind") or name != "params"
+    }
+    causes += _check_conditions(spec.get("matchConditions") or [], "spec.matchConditions", known)
+    if spec.get("variables"):
+        known["variables"], more = _check_variables(spec["variables"], known)
+        causes += more
     for index, validation in enumerate(validations):
         causes += _check_validation(validation, known, f"spec.validations[{index}]")
     for index, annotation in enumerate(annotations):
         field = f"spec.auditAnnotations[{index}]"
         if not annotation.get("key"):
             causes.append(errors.required(f"{field}.key"))
-        causes += _check(annotation.get("valueExpression"), known, f"{field}.valueExpression", "string")
+        causes += _check(
+            annotation.get("valueExpression"), known, f"{field}.valueExpression", "string", "null"
+        )
     return causes
 
 
@@ -159,27 +163,41 @@ def _check_variables(variables: list[Json], known: dict[str, CELType]) -> tuple[
         field = f"spec.variables[{index}]"
         scope = {**known, "variables": CELType("variables", (), dict(fields))}
         name = variable.get("name", "")
-        if not name.isidentifier():
-            causes.append(errors.invalid(f"{field}.name", name, "name is not a valid CEL identifier"))
-        elif name in fields:
-            causes.append(errors.duplicate(f"{field}.name", name))
-        found = _check(variable.get("expression"), scope, f"{field}.expression", "")
+        if name and not name.isidentifier():
+            causes.append(errors.invalid(f"{field}.name", name, "must be a valid CEL identifier"))
+        found = _check(variable.get("expression"), scope, f"{field}.expression")
         causes += found
         fields[name] = DYN if found else checker.type_of(variable["expression"], scope)
     return CELType("variables", (), fields), causes
 
 
 def _check_validation(validation: Json, known: dict[str, CELType], field: str) -> list[StatusCause]:
-    causes = _check(validation.get("expression"), known, f"{field}.expression", "bool")
-    message = validation.get("message") or ""
-    if "\n" in message:
+    causes: list[StatusCause] = []
+    text = (validation.get("expression") or "").strip()
+    message, expression = validation.get("message") or "", validation.get("messageExpression") or ""
+    if not text:
+        causes.append(errors.required(f"{field}.expression", "expression is not specified"))
+    else:
+        causes += _check(validation["expression"], known, f"{field}.expression", "bool")
+    if expression and not expression.strip():
+        causes.append(errors.invalid(f"{field}.messageExpression", expression, _NOT_EMPTY))
+    elif expression:
+        causes += _check(expression, known, f"{field}.messageExpression", "string")
+    if message and not message.strip():
+        causes.append(errors.invalid(f"{field}.message", message, _NOT_EMPTY))
+    elif "\n" in message.strip():
         causes.append(errors.invalid(f"{field}.message", message, "must not contain line breaks"))
-    if validation.get("messageExpression"):
-        causes += _check(validation["messageExpression"], known, f"{field}.messageExpression", "string")
+    elif "\n" in text and not message:
+        detail = "message must be specified if expression contains line breaks"
+        causes.append(errors.required(f"{field}.message", detail))
     return causes
 
 
-def _check(text: str | None, known: dict[str, CELType], field: str, wanted: str) -> list[StatusCause]:
+_NOT_EMPTY = "must be non-empty if specified"
+
+
+def _check(text: str | None, known: Mapping[str, CELType], field: str, *wanted: str) -> list[StatusCause]:
+    """Return why an expression has no value of a type that is `wanted` (any, without)."""
     if not text or not text.strip():
         return [errors.required(field, "expression is not specified")]
     try:
@@ -191,17 +209,21 @@ def _check(text: str | None, known: dict[str, CELType], field: str, wanted: str)
             else f"compilation failed: {checker.marked(error)}"
         )
         return [errors.invalid(field, text, why)]
-    if wanted and found.name != wanted:
-        return [errors.invalid(field, text, f"must evaluate to {wanted} but got {found}")]
+    if wanted and found.name not in wanted:
+        told = [_TOLD.get(each, each) for each in wanted]
+        which = told[0] if len(told) == 1 else f"one of [{' '.join(told)}]"
+        shown = _TOLD.get(str(found), str(found))
+        return [errors.invalid(field, text, f"must evaluate to {which} but got {shown}")]
     return []
+
+
+_TOLD = {"null": "null_type"}
 
 
 def check_binding(obj: Json) -> list[StatusCause]:
     """Check a ValidatingAdmissionPolicyBinding."""
     spec = obj.get("spec") or {}
     causes: list[StatusCause] = []
-    if not spec.get("policyName"):
-        causes.append(errors.required("spec.policyName"))
     actions = spec.get("validationActions") or []
     if not actions:
         causes.append(errors.required("spec.validationActions", "at least one validation action is required"))
