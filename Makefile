@@ -21,7 +21,7 @@ HANGS  := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 # Tests start some hundred processes: compiled once, each begins half a second of CPU earlier.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-plugins test-lives test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests images bench clean
+.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-plugins test-lives test-requests test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests images bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -85,6 +85,9 @@ test-plugins: $(STAMP) ## random cases through our stock plugins and kube-schedu
 test-lives: $(STAMP) ## random lives of workloads under kube-controller-manager and our controllers (LIVES=20 of each kind, SEED=0)
 	$(BIN)/python -m tests.real.binaries
 	$(BIN)/python -m tests.real.lives --cases $(LIVES) --seed $(SEED)
+
+test-requests: $(STAMP) ## random requests to our API server and kube-apiserver (built once where Go is) (CASES=1000, SEED=0)
+	$(BIN)/python -m tests.real.requests --cases $(CASES) --seed $(SEED)
 
 test-runtime: $(STAMP) ## pods by a real containerd and runc, as their first instruction sees them (root; built once where Go is)
 	$(BIN)/python -m tests.runtime.binaries || true

@@ -99,7 +99,9 @@ async def test_unknown_fields_warn_or_refuse() -> None:
     record = await api.create(pods, "default", body, WriteOptions(warn=warnings.append))
     assert warnings == ['unknown field "spec.colour"']
     assert "colour" not in record.obj["spec"]
-    with pytest.raises(errors.BadRequest, match="strict decoding error"):
+    with pytest.raises(
+        errors.Invalid, match=r"patch: Invalid value: .* strict decoding error: unknown field"
+    ):
         strict = WriteOptions(field_validation="Strict")
         await patch(api, "a", {"spec": {"colour": "red"}}, PatchType.MERGE, strict)
 
@@ -181,7 +183,8 @@ async def test_nodes_may_be_assigned_by_binding_only() -> None:
 
     with pytest.raises(errors.Invalid):
         await patch(api, "a", {"spec": {"nodeName": "n1"}})
-    await api.connect(pods, "default", "a", "binding", {"target": {"kind": "Node", "name": "n1"}})
+    binding = {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}}
+    await api.connect(pods, "default", "a", "binding", binding)
 
     assert api.get(pods, "default", "a").obj["spec"]["nodeName"] == "n1"
 

@@ -72,7 +72,7 @@ async def test_leases_and_custom_resources_insist_on_a_version(version: str) -> 
         await put(api, lease, plural="leases", metadata=meta)
 
     assert str(refused.value) == (
-        'leases.coordination.k8s.io "n1" is invalid: metadata.resourceVersion: Invalid value: 0x0: must be '
+        'leases.coordination.k8s.io "n1" is invalid: metadata.resourceVersion: Invalid value: 0: must be '
         "specified for an update"
     )
 

@@ -60,7 +60,7 @@ REFUSED = [
         "POST", PODS_PATH, pod() | {"kind": 1}, 400, "cannot unmarshal number", id="a kind that is no text"
     ),
     pytest.param(
-        "POST", PODS_PATH + "?dryRun=maybe", pod(), 422, 'dryRun: Unsupported value: "maybe"', id="dryRun"
+        "POST", PODS_PATH + "?dryRun=maybe", pod(), 422, 'dryRun: Unsupported value: ["maybe"]', id="dryRun"
     ),
     pytest.param(
         "POST", PODS_PATH + "?fieldValidation=Loose", pod(), 422, "fieldValidation: Unsupp", id="validation"

@@ -224,6 +224,27 @@ async def test_metadata_alone_can_be_asked_for(http: aiohttp.ClientSession) -> N
     assert "spec" not in listed["items"][0]
 
 
+async def test_a_list_is_no_single_object(http: aiohttp.ClientSession) -> None:
+    accept = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
+
+    code, refused = await send(http, "GET", PODS_PATH, None, accept)
+
+    assert (code, refused["message"]) == (
+        406,
+        "you requested PartialObjectMetadata, but the requested object is a list (*core.PodList)",
+    )
+
+
+async def test_items_of_a_list_do_not_say_again_what_they_are(http: aiohttp.ClientSession) -> None:
+    await send(http, "POST", PODS_PATH, {"metadata": {"name": "b"}, "kind": "Pod", "apiVersion": "v1"})
+    await send(http, "POST", PODS_PATH, pod("a"))
+
+    _, listed = await send(http, "GET", PODS_PATH)
+
+    assert listed["kind"] == "PodList" and len(listed["items"]) == 2
+    assert all(each.keys().isdisjoint(("kind", "apiVersion")) for each in listed["items"])
+
+
 async def test_binding_goes_to_connect(http: aiohttp.ClientSession, backend: FakeBackend) -> None:
     binding = {
         "apiVersion": "v1",

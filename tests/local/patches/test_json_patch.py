@@ -58,7 +58,9 @@ def test_operations(document: Any, operation: Any, expected: Any) -> None:
     ("document", "operation"),
     [
         pytest.param({}, {"op": "remove", "path": "/a"}, id="remove what is not there"),
-        pytest.param({}, {"op": "replace", "path": "/a", "value": 1}, id="replace what is not there"),
+        pytest.param(
+            {"a": []}, {"op": "replace", "path": "/a/0", "value": 1}, id="replace what is not there"
+        ),
         pytest.param({}, {"op": "add", "path": "/a/b", "value": 1}, id="add below what is not there"),
         pytest.param({"a": [1]}, {"op": "add", "path": "/a/2", "value": 1}, id="index out of bounds"),
         pytest.param({"a": [1, 2]}, {"op": "remove", "path": "/a/01"}, id="index with a leading zero"),
@@ -72,6 +74,10 @@ def test_operations(document: Any, operation: Any, expected: Any) -> None:
 def test_an_operation_that_does_not_fit_is_refused_with_422(document: Any, operation: Any) -> None:
     with pytest.raises(Invalid, match="the server rejected our request due to an error in our request"):
         json_patch.apply(document, [operation])
+
+
+def test_replacing_a_member_that_is_not_there_adds_it() -> None:
+    assert json_patch.apply({}, [{"op": "replace", "path": "/a", "value": 1}]) == {"a": 1}
 
 
 def test_a_patch_that_is_no_list_is_malformed() -> None:

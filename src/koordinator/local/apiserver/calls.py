@@ -197,15 +197,26 @@ def answer(value: Any, *, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), status=status, headers=_JSON_HEADERS)
 
 
-def encoded(
-    body: bytes, media: str = JSON, *, status: int = 200, warnings: Iterable[str] = ()
-) -> web.Response:
+def encoded(body: bytes, media: str = JSON, *, status: int = 200) -> web.Response:
     """Return an answer that is encoded already."""
     headers = _JSON_HEADERS if media == JSON else {**_JSON_HEADERS, "Content-Type": media}
-    response = web.Response(body=body, status=status, headers=headers)
-    for warning in shortened(warnings):
-        response.headers.add("Warning", f"299 - {_quoted(warning)}")
-    return response
+    return web.Response(body=body, status=status, headers=headers)
+
+
+_DEPRECATED = {
+    ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
+}
+
+
+def warn(response: web.StreamResponse, call: ResourceCall) -> None:
+    """Put the warnings of a call on its answer, unless that has begun: refusals have them, too."""
+    resource = call.resource
+    deprecated = _DEPRECATED.get((resource.group, resource.version, resource.plural))
+    if deprecated is not None:
+        call.warnings.append(deprecated)
+    if call.warnings and not response.prepared:
+        for warning in shortened(call.warnings):
+            response.headers.add("Warning", f"299 - {_quoted(warning)}")
 
 
 def shortened(warnings: Iterable[str]) -> list[str]:

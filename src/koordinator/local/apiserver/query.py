@@ -10,7 +10,7 @@ from koordinator.local.schema import errors as fields
 from koordinator.local.schema.decode import word_of
 
 _INT64_MAX = 2**63 - 1
-_FIELD_VALIDATION = ("Ignore", "Strict", "Warn")
+_FIELD_VALIDATION = ("", "Ignore", "Strict", "Warn")
 _PROPAGATION = ("Foreground", "Background", "Orphan")
 _FIELD_MANAGER_BYTES_MAX = 128
 
@@ -61,7 +61,7 @@ def write_options(
         manager = _program_name(user_agent)
         return WriteOptions(field_manager=manager, warn=warn, user=user.name, groups=user.groups)
     validation = query.get("fieldValidation", "")
-    if validation and validation not in _FIELD_VALIDATION:
+    if validation not in _FIELD_VALIDATION:
         raise fields.invalid_options(
             kind, fields.not_supported("fieldValidation", validation, _FIELD_VALIDATION)
         )
@@ -106,7 +106,6 @@ def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteReq
         dry_run: Any = query.get("dryRun")
     else:
         dry_run = body.get("dryRun") if isinstance(body, dict) else None
-        dry_run = query.get("dryRun") if dry_run in (None, []) else dry_run
     if not isinstance(body, dict):
         raise errors.BadRequest("json: cannot unmarshal the body into Go value of type v1.DeleteOptions")
     kind = body.get("kind", "DeleteOptions")
@@ -145,8 +144,7 @@ def _dry_run(value: Any, kind: str) -> bool:
     if not values:
         return False
     if values != ["All"]:
-        shown = values[0] if isinstance(values, list) and len(values) == 1 else values
-        raise fields.invalid_options(kind, fields.not_supported("dryRun", shown, ("All",)))
+        raise fields.invalid_options(kind, fields.not_supported("dryRun", values, ("All",)))
     return True
 
 

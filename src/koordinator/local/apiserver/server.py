@@ -217,6 +217,7 @@ class ApiServer:
             response = await self._requests.answer(call)
         except errors.ApiError as error:
             response = calls.failure(error)
+        calls.warn(response, call)
         return calls.in_wanted_form(response, call.wanted) if isinstance(response, web.Response) else response
 
 

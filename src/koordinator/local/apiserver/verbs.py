@@ -9,7 +9,7 @@ from aiohttp import web
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Backend, ObjectRecord
+from koordinator.cluster.backend import Backend, DeleteRequest, ObjectRecord
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.apiserver import bodies, calls, protobuf, query, tables
 from koordinator.local.apiserver.calls import MediaForm, ResourceCall
@@ -21,16 +21,23 @@ _OBJECT_TYPES = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
 _ENCODED_TOGETHER = 64  # objects of a list, about 10 ms
 _PATCH_TYPES = {patch.value: patch for patch in PatchType}
 # Kinds whose deletion is answered with the object rather than with a Status, as in the API server.
-_RETURNS_DELETED = frozenset(
-    {
-        "Pod",
-        "Service",
-        "ServiceAccount",
-        "PersistentVolume",
-        "PersistentVolumeClaim",
-        "PodTemplate",
-        "ResourceQuota",
-    }
+_RETURNS_DELETED = {
+    "": frozenset(
+        {
+            *("Pod", "Service", "ServiceAccount", "PersistentVolume", "PersistentVolumeClaim", "PodTemplate"),
+            "ResourceQuota",
+        }
+    ),
+    "storage.k8s.io": frozenset({"CSIDriver", "CSINode", "StorageClass", "VolumeAttachment"}),
+    "resource.k8s.io": frozenset(
+        {"DeviceClass", "DeviceTaintRule", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"}
+    ),
+}
+
+
+_JOB_CHILDREN = (
+    "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or "
+    "set propagationPolicy=Orphan to suppress this warning"
 )
 
 
@@ -47,6 +54,7 @@ class Verbs:
         return self._object(call, record)
 
     async def list(self, call: ResourceCall) -> web.Response:
+        """Raises: NotAcceptable when the form of a single object is asked for."""
         options = query.list_options(call.params)
         page = self._backend.list(call.resource, call.target.namespace, options)
         meta: dict[str, Any] = {"resourceVersion": str(page.version)}
@@ -56,7 +64,11 @@ class Verbs:
                 meta["remainingItemCount"] = page.remaining_count
         if call.wanted.form is MediaForm.TABLE:
             return calls.encoded(self._tables.encode(call, page.records, meta))
-        if call.wanted.form in (MediaForm.METADATA, MediaForm.METADATA_LIST):
+        if call.wanted.form is MediaForm.METADATA:
+            raise errors.NotAcceptable(
+                f"you requested PartialObjectMetadata, but the requested object is a list ({_go_list(call.resource)})"
+            )
+        if call.wanted.form is MediaForm.METADATA_LIST:
             items = [metadata_only(record.obj) for record in page.records]
             listed = {
                 "kind": "PartialObjectMetadataList",
@@ -80,10 +92,11 @@ class Verbs:
         target = call.target
         options = call.write_options("UpdateOptions")
         obj = await self.read_object(call, options.field_validation)
+        creates = not target.subresource and not self._exists(call)
         record = await self._backend.update(
             call.resource, target.namespace, target.name, obj, options, target.subresource
         )
-        return self._object(call, record)
+        return self._object(call, record, status=201 if creates else 200)
 
     async def patch(self, call: ResourceCall) -> web.Response:
         target = call.target
@@ -105,18 +118,21 @@ class Verbs:
     async def delete(self, call: ResourceCall) -> web.Response:
         target = call.target
         options = query.delete_options(call.params, await _read_options(call), call.user)
+        _warn_of_children(call, options)
         record, gone = await self._backend.delete(call.resource, target.namespace, target.name, options)
-        if gone and (call.resource.group or call.resource.kind not in _RETURNS_DELETED):
+        if gone and call.resource.kind not in _RETURNS_DELETED.get(call.resource.group, ()):
             return calls.answer(_success(call.resource, record))
         return self._object(call, record)
 
     async def delete_collection(self, call: ResourceCall) -> web.Response:
         selection = query.list_options(call.params)
         options = query.delete_options(call.params, await _read_options(call), call.user)
+        _warn_of_children(call, options)
+        version = self._backend.list(call.resource, call.target.namespace, selection).version
         deleted = await self._backend.delete_collection(
             call.resource, call.target.namespace, selection, options
         )
-        return calls.encoded(list_json(call.resource, list(deleted), {}))
+        return calls.encoded(list_json(call.resource, list(deleted), {"resourceVersion": str(version)}))
 
     async def connect(self, call: ResourceCall) -> web.Response:
         target = call.target
@@ -144,13 +160,13 @@ class Verbs:
     def _object(self, call: ResourceCall, record: ObjectRecord, *, status: int = 200) -> web.Response:
         """One object in the form that the client wants."""
         if call.wanted.form is MediaForm.TABLE:
-            meta = {"resourceVersion": str(record.version)}
+            meta = {"resourceVersion": str(record.version)} if record.version else {}
             body = self._tables.encode(call, [record], meta)
         elif call.wanted.form is MediaForm.METADATA:
             body = msgspec.json.encode(metadata_only(record.obj))
         else:
             body = record.json()
-        return calls.encoded(body, status=status, warnings=call.warnings)
+        return calls.encoded(body, status=status)
 
     async def read_object(
         self, call: ResourceCall, field_validation: str, *, connect: bool = False
@@ -174,14 +190,30 @@ class Verbs:
         return obj
 
 
+def _warn_of_children(call: ResourceCall, options: DeleteRequest) -> None:
+    if call.resource.qualified == "jobs.batch" and not options.propagation:
+        call.warnings.append(_JOB_CHILDREN)
+
+
 def list_json(resource: Resource, records: list[ObjectRecord], meta: dict[str, Any]) -> bytes:
-    """Return a list made of its items' own encodings."""
+    """Return a list made of its items' own encodings; those of built-in kinds do not say again what they are."""
     head = b'{"kind":"%sList","apiVersion":"%s","metadata":%s,"items":[' % (
         resource.kind.encode(),
         resource.api_version.encode(),
         msgspec.json.encode(meta),
     )
-    return head + b",".join([record.json() for record in records]) + b"]}"
+    if _is_custom(resource):
+        return head + b",".join([record.json() for record in records]) + b"]}"
+    kind = b'{"apiVersion":"%s","kind":"%s",' % (resource.api_version.encode(), resource.kind.encode())
+    items = [_without_kind(record, kind) for record in records]
+    return head + b",".join(items) + b"]}"
+
+
+def _without_kind(record: ObjectRecord, kind: bytes) -> bytes:
+    text = record.json()
+    if text.startswith(kind):  # how objects are stored
+        return b"{" + text[len(kind) :]
+    return msgspec.json.encode({k: v for k, v in record.obj.items() if k not in ("apiVersion", "kind")})
 
 
 async def list_protobuf(resource: Resource, records: list[ObjectRecord], meta: dict[str, Any]) -> bytes:
@@ -235,6 +267,14 @@ def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
             f"converting ({kind}) to ({resource.kind}): unknown conversion"
         )
     obj["kind"], obj["apiVersion"] = resource.kind, resource.api_version
+
+
+def _go_list(resource: Resource) -> str:
+    """Return the Go type of a list, as an error names it: `*core.PodList`."""
+    if _is_custom(resource):
+        return "*unstructured.UnstructuredList"
+    package = resource.group.partition(".")[0]
+    return f"*{'core' if package in ('', 'events') else package}.{resource.kind}List"
 
 
 def _is_custom(resource: Resource) -> bool:

@@ -183,7 +183,7 @@ class Editor:
             self.root = value
             return
         parent, last = self._parent(path), path[-1]
-        _step(parent, last)
+        # Against RFC 6902, a member need not be there, as in the API server.
         parent[last if isinstance(parent, dict) else _index(last, len(parent) - 1)] = value
 
     def _move(self, source: list[str], target: list[str]) -> None:

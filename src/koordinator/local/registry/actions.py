@@ -206,7 +206,6 @@ def bind(
     options: WriteOptions,
 ) -> dict[str, Any]:
     """Put a pod on a node. Raises: Invalid, Conflict."""
-    _check_name("Binding", body, pod)
     changed = bound(pod.obj, resource, body, writer.now_text())
     if not options.dry_run:
         writer.overwrite(kind, pod, changed)
@@ -234,7 +233,6 @@ def evict(
 
     Raises: BadRequest, TooManyRequests, InternalError (several budgets), Conflict (preconditions).
     """
-    _check_name("Eviction", body, pod)
     delete = _delete_options(body, options)
     budgets = writer.store.table(BUDGETS)
     namespace, now = pod.obj["metadata"]["namespace"], writer.now_text()
@@ -252,10 +250,10 @@ def evict(
     return success()
 
 
-def _check_name(what: str, body: dict[str, Any], pod: ObjectRecord) -> None:
-    name = metadata.name_of(metadata.of(body))
-    if name and name != pod.obj["metadata"]["name"]:
-        raise errors.BadRequest(f"name in URL does not match name in {what} object")
+def check_name(subresource: str, body: dict[str, Any], pod: str) -> None:
+    """Raises: BadRequest when the body is about another pod."""
+    if subresource in ("binding", "eviction") and metadata.name_of(metadata.of(body)) != pod:
+        raise errors.BadRequest(f"name in URL does not match name in {subresource.capitalize()} object")
 
 
 def _delete_options(body: dict[str, Any], options: WriteOptions) -> DeleteRequest:

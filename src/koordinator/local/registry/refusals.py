@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
@@ -33,12 +36,35 @@ def already_exists(resource: Resource, name: str, *, is_deleting: bool) -> error
     )
 
 
-def conflict(resource: Resource, name: str, why: str = MODIFIED, subresource: str = "") -> errors.Conflict:
-    """409: the object changed since it was read, or is another one by now."""
+def conflict(
+    resource: Resource, name: str, why: str = MODIFIED, subresource: str = "", *, by_kind: bool = False
+) -> errors.Conflict:
+    """409: the object changed since it was read, or is another one by now; `by_kind`: the kind stands for the plural,
+    as where a delete is refused."""
+    if by_kind:
+        resource = msgspec.structs.replace(resource, plural=resource.kind)
     what = f"{resource.qualified}/{subresource}" if subresource else resource.qualified
     return errors.Conflict(
         f'Operation cannot be fulfilled on {what} "{name}": {why}', details=_details(resource, name)
     )
+
+
+def another_uid(resource: Resource, namespace: str, name: str, uid: str, stored: str) -> errors.Conflict:
+    """409: an update is about an object of that name, but not about the one that is stored (none: no uid)."""
+    plural = f"services/{resource.plural}" if resource.plural == "endpoints" else resource.plural
+    key = "/".join(filter(None, ("/registry", plural, namespace, name)))
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}"
+    )
+    return conflict(resource, name, why)
+
+
+def check_new(resource: Resource, namespace: str, meta: dict[str, Any], name: str) -> None:
+    """Raises: Conflict when an update of what is not there is about an object that was."""
+    uid = meta.get("uid")
+    if isinstance(uid, str) and uid:
+        raise another_uid(resource, namespace, name, uid, "")
 
 
 def forbidden(

@@ -162,6 +162,8 @@ class ObjectRegistry:
         obj = self._decoder.decoded(resource, obj, options)
         obj = {**obj, "metadata": metadata.place(metadata.of(obj), resource, namespace)}
         self._check_namespace(kind, resource, namespace, obj["metadata"])
+        if not is_tracked:
+            obj = self.writer.tracked_new(obj, resource, options)
         kind.strategy.admit_create(obj, self.writer.around)
         admission = self.admission
         if admission is not None and admission.wants(resource, "CREATE", "", namespace):
@@ -171,7 +173,7 @@ class ObjectRegistry:
             obj = {**obj, "metadata": dict(metadata.of(obj))}
             kind.strategy.admit_create(obj, self.writer.around)
             self._check_namespace(kind, resource, namespace, obj["metadata"])
-        record = self.writer.insert(kind, resource, namespace, obj, options, is_tracked=is_tracked)
+        record = self.writer.insert(kind, resource, namespace, obj, options)
         if not options.dry_run:
             if kind.table.name == kinds.CRD_TABLE:
                 self.definitions.written(record.obj)
@@ -226,8 +228,11 @@ class ObjectRegistry:
             metadata.check_named(metadata.of(obj), name)
             return await self._scale(kind, resource, namespace, name, lambda _: obj, options)
         obj = self._decoder.decoded(resource, obj, options)
-        metadata.check_named(metadata.of(obj), name)
+        metadata.check_named(metadata.place(metadata.of(obj), resource, namespace), name)
         for _ in range(PATCH_TRIES_MAX):
+            if kind.facts.creates_on_update and not subresource and kind.table.get(namespace, name) is None:
+                refusals.check_new(resource, namespace, metadata.of(obj), name)
+                return await self._create(kind, resource, namespace, obj, options)
             old = self._stored(kind, resource, namespace, name)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
             if kind.table.get(namespace, name) is old:
@@ -414,13 +419,13 @@ class ObjectRegistry:
     async def _delete_one(
         self, resource: Resource, record: ObjectRecord, options: DeleteRequest
     ) -> ObjectRecord | None:
-        """Delete one of a collection; None when somebody else was faster."""
+        """Delete one of a collection and return it as it was; None when somebody else was faster."""
         meta = record.obj["metadata"]
         try:
-            deleted, _ = await self.delete(resource, meta.get("namespace", ""), meta["name"], options)
+            await self.delete(resource, meta.get("namespace", ""), meta["name"], options)
         except errors.NotFound:
             return None
-        return deleted
+        return record
 
     # Subresources that act
 
@@ -436,6 +441,7 @@ class ObjectRegistry:
         kind, resource = self._find(resource)
         action = actions.find(resource, subresource)
         obj = self._decoder.decoded(actions.body_of(subresource), obj, options)
+        actions.check_name(subresource, obj, name)
         pod = self._stored(kind, resource, namespace, name)
         admission = self.admission
         if admission is not None and admission.wants(resource, "CREATE", subresource, namespace):

@@ -15,32 +15,46 @@ import msgspec
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors as fields
+from koordinator.local.schema.builtin.defaults import NAME_LABEL
 from koordinator.local.store import ObjectStore
+
+STATUS_ONLY = ("labels", "annotations", "finalizers", "ownerReferences")
+"""All that is anybody's of the metadata."""
 
 
 class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for the life of one kind's objects.
 
     has_generation: `metadata.generation` counts changes outside metadata and status.
+    creates_on_update: an update of what is not there creates it.
     blind_update: an update may leave `metadata.resourceVersion` out.
     keeps_status: a status sent with a create is kept (nodes register with theirs).
     fresh_status: the status of a new object, when the main resource does not write it.
-    status_writes_labels: labels and annotations sent with a status update are taken.
+    status_keeps: fields of the metadata that an update of the status leaves as they are.
     orphans_by_default: a delete that names no policy leaves the dependents alone.
+    generation_stays: the generation of such objects is 1 for good.
+    counts_labels: labels that changed count as a change, too.
+    named_by_uid: a new object without any name gets one.
     immortal: names that cannot be deleted.
     """
 
     has_generation: bool = False
+    creates_on_update: bool = False
     blind_update: bool = True
     keeps_status: bool = False
     fresh_status: dict[str, Any] | None = None
-    status_writes_labels: bool = False
+    status_keeps: tuple[str, ...] = ()
     orphans_by_default: bool = False
+    generation_stays: bool = False
+    counts_labels: bool = False
+    named_by_uid: bool = False
     immortal: tuple[str, ...] = ()
 
 
 PLAIN = KindFacts()
+_ANYWAY = KindFacts(creates_on_update=True)
 _GUARDED = KindFacts(blind_update=False)
+_GUARDED_ANYWAY = KindFacts(blind_update=False, creates_on_update=True)
 _GUARDED_COUNTED = KindFacts(blind_update=False, has_generation=True)
 _REPLICATED = KindFacts(has_generation=True, fresh_status={"replicas": 0})
 _BUDGET_STATUS = {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
@@ -52,18 +66,27 @@ _DAEMON_STATUS = {
 }
 _PENDING = {"phase": "Pending"}
 
+CUSTOM = KindFacts(has_generation=True, blind_update=False, status_keeps=STATUS_ONLY)
+"""Custom resources, and their definitions."""
+
 FACTS: dict[str, KindFacts] = {
-    "pods": KindFacts(has_generation=True, fresh_status=_PENDING, status_writes_labels=True),
-    "nodes": KindFacts(keeps_status=True, status_writes_labels=True),
+    "pods": KindFacts(has_generation=True, fresh_status=_PENDING, status_keeps=("ownerReferences",)),
+    "nodes": KindFacts(keeps_status=True),
     "namespaces": KindFacts(immortal=("default", "kube-system", "kube-public")),
-    "services": KindFacts(fresh_status={"loadBalancer": {}}),
+    **dict.fromkeys(("events", "events.events.k8s.io", "endpoints"), _ANYWAY),
+    "limitranges": KindFacts(creates_on_update=True, named_by_uid=True),
+    **{
+        f"{name}.rbac.authorization.k8s.io": _ANYWAY
+        for name in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
+    },
+    "services": KindFacts(creates_on_update=True, fresh_status={"loadBalancer": {}}),
     "persistentvolumes": KindFacts(fresh_status=_PENDING),
     "persistentvolumeclaims": KindFacts(fresh_status=_PENDING),
     "replicationcontrollers": KindFacts(
         has_generation=True, fresh_status={"replicas": 0}, orphans_by_default=True
     ),
     "resourcequotas": KindFacts(fresh_status={}),
-    "deployments.apps": KindFacts(has_generation=True, fresh_status={}),
+    "deployments.apps": KindFacts(has_generation=True, fresh_status={}, status_keeps=("labels",)),
     "replicasets.apps": _REPLICATED,
     "statefulsets.apps": KindFacts(has_generation=True, fresh_status={"availableReplicas": 0, "replicas": 0}),
     "daemonsets.apps": KindFacts(has_generation=True, fresh_status=_DAEMON_STATUS),
@@ -76,30 +99,33 @@ FACTS: dict[str, KindFacts] = {
         has_generation=True, blind_update=False, fresh_status=_BUDGET_STATUS
     ),
     "ingresses.networking.k8s.io": KindFacts(has_generation=True, fresh_status={"loadBalancer": {}}),
-    "networkpolicies.networking.k8s.io": _GUARDED_COUNTED,
+    "networkpolicies.networking.k8s.io": KindFacts(has_generation=True),
     "ingressclasses.networking.k8s.io": KindFacts(has_generation=True),
-    "endpointslices.discovery.k8s.io": KindFacts(has_generation=True),
-    "priorityclasses.scheduling.k8s.io": KindFacts(has_generation=True),
-    "runtimeclasses.node.k8s.io": _GUARDED,
-    "leases.coordination.k8s.io": _GUARDED,
+    "endpointslices.discovery.k8s.io": KindFacts(has_generation=True, counts_labels=True),
+    "priorityclasses.scheduling.k8s.io": KindFacts(has_generation=True, generation_stays=True),
+    "runtimeclasses.node.k8s.io": _GUARDED_ANYWAY,
+    "leases.coordination.k8s.io": _GUARDED_ANYWAY,
+    "csistoragecapacities.storage.k8s.io": _GUARDED,
     "csinodes.storage.k8s.io": _GUARDED,
     "csidrivers.storage.k8s.io": _GUARDED,
-    "volumeattachments.storage.k8s.io": _GUARDED,
+    "volumeattachments.storage.k8s.io": KindFacts(blind_update=False, status_keeps=STATUS_ONLY),
+    "validatingadmissionpolicies.admissionregistration.k8s.io": KindFacts(
+        blind_update=False, status_keeps=STATUS_ONLY
+    ),
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": _GUARDED,
     "mutatingwebhookconfigurations.admissionregistration.k8s.io": _GUARDED_COUNTED,
     "validatingwebhookconfigurations.admissionregistration.k8s.io": _GUARDED_COUNTED,
-    "customresourcedefinitions.apiextensions.k8s.io": _GUARDED_COUNTED,
-    "apiservices.apiregistration.k8s.io": _GUARDED,
-    "resourceclaims.resource.k8s.io": KindFacts(blind_update=False, fresh_status={}),
-    "resourceclaimtemplates.resource.k8s.io": _GUARDED,
-    "deviceclasses.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
-    "resourceslices.resource.k8s.io": KindFacts(has_generation=True, blind_update=False),
-    "devicetaintrules.resource.k8s.io": KindFacts(has_generation=True, blind_update=False, fresh_status={}),
-    "certificatesigningrequests.certificates.k8s.io": KindFacts(fresh_status={}),
+    "customresourcedefinitions.apiextensions.k8s.io": CUSTOM,
+    "apiservices.apiregistration.k8s.io": KindFacts(blind_update=False, status_keeps=STATUS_ONLY),
+    "resourceclaims.resource.k8s.io": KindFacts(fresh_status={}, status_keeps=STATUS_ONLY),
+    "deviceclasses.resource.k8s.io": KindFacts(has_generation=True),
+    "resourceslices.resource.k8s.io": KindFacts(has_generation=True),
+    "devicetaintrules.resource.k8s.io": KindFacts(
+        has_generation=True, fresh_status={}, status_keeps=STATUS_ONLY
+    ),
+    "certificatesigningrequests.certificates.k8s.io": KindFacts(fresh_status={}, status_keeps=STATUS_ONLY),
 }
 """By qualified name; kinds that are not listed are `PLAIN`."""
-
-CUSTOM = KindFacts(has_generation=True, blind_update=False)
-"""Custom resources."""
 
 
 class StrategyContext:
@@ -170,12 +196,11 @@ class RestStrategy:
 
     def only_status(self, obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
         """Return the object that an update of the status asks for: everything else stays as it is."""
-        sent, meta = obj["metadata"], kept_metadata(obj, old)
-        if self.facts.status_writes_labels:
-            for field in ("labels", "annotations"):
-                meta.pop(field, None)
-                if sent.get(field):
-                    meta[field] = sent[field]
+        meta = dict(obj["metadata"])
+        for field in self.facts.status_keeps:
+            meta.pop(field, None)
+            if field in old["metadata"]:
+                meta[field] = old["metadata"][field]
         merged = {**old, "metadata": meta}
         merged.pop("status", None)
         if "status" in obj:
@@ -193,6 +218,10 @@ class RestStrategy:
 
     def counts_as_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
         """Return whether the generation goes up: anything but metadata (and a separate status) changed."""
+        if self.facts.generation_stays:
+            return False
+        if self.facts.counts_labels and obj["metadata"].get("labels") != old["metadata"].get("labels"):
+            return True
         for key in {*obj, *old}:
             if key in ("metadata", "apiVersion", "kind") or (key == "status" and self.has_status):
                 continue
@@ -202,7 +231,6 @@ class RestStrategy:
 
 
 NAMESPACE_FINALIZER = "kubernetes"
-NAME_LABEL = "kubernetes.io/metadata.name"
 SERVICE_NETWORK = "10.96"  # the /16 from which services get addresses
 NODE_PORTS = range(30_000, 32_768)
 
@@ -227,8 +255,6 @@ class NamespaceStrategy(RestStrategy):
     def prepare_update(
         self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
     ) -> list[StatusCause]:
-        meta = obj["metadata"]
-        meta["labels"] = {**(meta.get("labels") or {}), NAME_LABEL: meta["name"]}
         obj["spec"] = old.get("spec", {})
         return []
 
@@ -250,6 +276,7 @@ class ServiceStrategy(RestStrategy):
         spec, was = dict(obj.get("spec") or {}), old.get("spec") or {}
         if spec.get("type") != "ExternalName" and not spec.get("clusterIP") and was.get("clusterIP"):
             spec["clusterIP"], spec["clusterIPs"] = was["clusterIP"], was.get("clusterIPs", [])
+        _drop_of_other_types(spec, was)
         obj["spec"] = spec
         return self._allocate(spec, was, around)
 
@@ -260,6 +287,8 @@ class ServiceStrategy(RestStrategy):
         if kind == "ExternalName":
             return []
         spec.setdefault("type", kind)
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
         others = [record.obj.get("spec") or {} for record in around.store.table("services").records()]
         asked = spec.get("clusterIP") or ""
         taken = {other.get("clusterIP") for other in others}
@@ -272,6 +301,31 @@ class ServiceStrategy(RestStrategy):
         if kind in ("NodePort", "LoadBalancer") and spec.get("allocateLoadBalancerNodePorts") is not False:
             return _give_node_ports(spec, was, others)
         return []
+
+
+_WITH_NODE_PORTS = ("NodePort", "LoadBalancer")
+_OF_TYPES = (
+    ("externalTrafficPolicy", _WITH_NODE_PORTS),
+    ("allocateLoadBalancerNodePorts", ("LoadBalancer",)),
+    ("loadBalancerClass", ("LoadBalancer",)),
+    ("clusterIP", ("ClusterIP", *_WITH_NODE_PORTS)),
+    ("clusterIPs", ("ClusterIP", *_WITH_NODE_PORTS)),
+)
+"""Fields of Services, and the types that have them."""
+
+
+def _drop_of_other_types(spec: dict[str, Any], was: dict[str, Any]) -> None:
+    """Drop what a Service got for the type that it had, unless the client changed it along with the type."""
+    new, old = spec.get("type"), was.get("type")
+    for name, types in _OF_TYPES:
+        is_reached = name == "externalTrafficPolicy" and new == "ClusterIP" and spec.get("externalIPs")
+        if old in types and new not in types and not is_reached and spec.get(name) == was.get(name):
+            spec.pop(name, None)
+    ports, before = ([port.get("nodePort") for port in each.get("ports") or ()] for each in (spec, was))
+    if old in _WITH_NODE_PORTS and new not in _WITH_NODE_PORTS and ports == before:
+        spec["ports"] = [
+            {k: v for k, v in port.items() if k != "nodePort"} for port in spec.get("ports") or ()
+        ]
 
 
 def _free_address(taken: set[Any]) -> str:

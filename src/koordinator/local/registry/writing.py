@@ -5,6 +5,7 @@ Nothing here awaits, so between reading the stored object and storing its succes
 (`registry`) decode, admit and retry around it.
 """
 
+import itertools
 import random
 from typing import Any
 
@@ -51,7 +52,7 @@ class Decoder:
         Raises: BadRequest (wrong kind or types, unknown fields in Strict mode); Invalid instead when a patch
         made the object of wrong types.
         """
-        _name_kind(resource, obj)
+        obj = _named(resource, obj)
         if not self._checks:
             return obj
         _check_encodable(resource, obj)
@@ -59,15 +60,12 @@ class Decoder:
         if patch_type in (None, PatchType.APPLY):
             decoded, warnings = schema.decode(obj, options.field_validation)
         else:
-            is_strict = options.field_validation == "Strict"
             try:
-                decoded, warnings = schema.decode(obj, "Ignore" if is_strict else options.field_validation)
+                decoded, warnings = schema.decode(obj, options.field_validation)
             except errors.BadRequest as error:
                 # A strategic merge patch is shown itself, the others by what they made, as kube-apiserver does.
                 value = go_text(patch) if patch_type is PatchType.STRATEGIC else shown(obj)
                 raise invalid_patch(value, error.message.partition(": ")[2] or error.message) from error
-            if is_strict:
-                schema.decode(obj, "Strict")
         if options.warn is not None:
             for warning in warnings:
                 options.warn(warning)
@@ -86,8 +84,11 @@ def _check_encodable(resource: Resource, obj: dict[str, Any]) -> None:
         raise errors.BadRequest(f"{resource.kind}: the object cannot be written as JSON: {error}") from error
 
 
-def _name_kind(resource: Resource, obj: dict[str, Any]) -> None:
-    """Put kind and version in where they were left out. Raises: BadRequest when they are others."""
+def _named(resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
+    """Return an object that begins with its version and kind, put in where they were left out.
+
+    Raises: BadRequest when they are others.
+    """
     if obj.setdefault("apiVersion", resource.api_version) != resource.api_version:
         raise errors.BadRequest(
             f"the API version in the data ({obj['apiVersion']}) does not match the expected API version "
@@ -97,6 +98,9 @@ def _name_kind(resource: Resource, obj: dict[str, Any]) -> None:
         raise errors.BadRequest(
             f'{obj["kind"]} in version "{resource.version}" cannot be handled as a {resource.kind}'
         )
+    if tuple(itertools.islice(obj, 2)) == ("apiVersion", "kind"):
+        return obj
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
 
 
 PARTS = ("ephemeralcontainers", "resize")
@@ -144,6 +148,11 @@ class ObjectWriter:
 
     # Create
 
+    def tracked_new(self, obj: dict[str, Any], resource: Resource, options: WriteOptions) -> dict[str, Any]:
+        """Return a new object with its first field owner: of what the client sent and its defaults, not of what
+        admission and the server add."""
+        return self._tracked(None, obj, resource, options, "") if self._checks else obj
+
     def insert(
         self,
         kind: ServedKind,
@@ -151,8 +160,6 @@ class ObjectWriter:
         namespace: str,
         obj: dict[str, Any],
         options: WriteOptions,
-        *,
-        is_tracked: bool = False,
     ) -> ObjectRecord:
         """Store a new object. `obj` (of the version `resource`) becomes the store's.
 
@@ -160,9 +167,7 @@ class ObjectWriter:
         """
         meta = metadata.place(metadata.of(obj), resource, namespace)
         obj = {**obj, "metadata": meta}
-        if meta.get("resourceVersion"):
-            # The API server answers this one with a bare 500; a mistake in a request is the client's.
-            raise errors.BadRequest("resourceVersion should not be set on objects to be created")
+        has_version = meta.get("resourceVersion") not in (None, "", "0")
         name = self._name(kind, namespace, meta)
         if not name:
             raise fields.invalid_object(resource, "", self._nameless(resource, obj))
@@ -178,10 +183,11 @@ class ObjectWriter:
                 causes += self._catalog.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, name, causes)
+        if has_version and not options.dry_run:
+            # The API server answers this one with a bare 500; a mistake in a request is the client's.
+            raise errors.BadRequest("resourceVersion should not be set on objects to be created")
         charges = self.quotas.charges(resource, obj, None)
         self._refuse_existing(kind, resource, namespace, name)
-        if self._checks and not is_tracked:
-            obj = self._tracked(None, obj, resource, options, "")
         metadata.drop_empty(obj["metadata"])
         obj = kind.stored(obj)
         if options.dry_run:
@@ -198,12 +204,15 @@ class ObjectWriter:
 
     def _nameless(self, resource: Resource, obj: dict[str, Any]) -> list[StatusCause]:
         """Everything that is wrong with an object without a name."""
-        causes = [fields.required("metadata.name", "name or generateName is required")]
-        return causes + (self._catalog.schema_of(resource).validate(obj, None) if self._checks else [])
+        if self._checks:
+            return self._catalog.schema_of(resource).validate(obj, None)
+        return [fields.required("metadata.name", "name or generateName is required")]
 
     def _name(self, kind: ServedKind, namespace: str, meta: dict[str, Any]) -> str:
         name = metadata.name_of(meta)
         base = metadata.name_of(meta, "generateName")
+        if not name and not base and kind.facts.named_by_uid:
+            name = meta["name"] = metadata.new_uid(self._rng)
         if name or not base:
             return name
         for _ in range(GENERATE_TRIES_MAX):
@@ -320,17 +329,11 @@ class ObjectWriter:
         metadata.check_named(meta, name)
         uid = metadata.name_of(meta, "uid")
         if uid and uid != old_meta["uid"]:
-            key = "/".join(filter(None, ("/registry", resource.plural, meta.get("namespace", ""), name)))
-            why = (
-                f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
-                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old_meta['uid']}"
-            )
-            raise refusals.conflict(resource, name, why)
+            raise refusals.another_uid(resource, meta.get("namespace", ""), name, uid, old_meta["uid"])
         version = metadata.name_of(meta, "resourceVersion")
         if version in ("", "0"):
             if not kind.facts.blind_update:
-                # The API server prints the missing version as Go prints the number in hexadecimal.
-                why = "Invalid value: 0x0: must be specified for an update"
+                why = "Invalid value: 0: must be specified for an update"
                 cause = StatusCause(reason="FieldValueInvalid", field="metadata.resourceVersion", message=why)
                 raise fields.invalid_kind(resource.group, resource.plural, name, [cause])
         elif version != old_meta["resourceVersion"]:
@@ -368,14 +371,14 @@ class ObjectWriter:
                 f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
                 "The object might have been deleted and then recreated"
             )
-            raise refusals.conflict(resource, meta["name"], why)
+            raise refusals.conflict(resource, meta["name"], why, by_kind=True)
         version = options.resource_version
         if version and version != meta["resourceVersion"]:
             why = (
                 f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in "
                 f"record ({meta['resourceVersion']}). The object might have been modified"
             )
-            raise refusals.conflict(resource, meta["name"], why)
+            raise refusals.conflict(resource, meta["name"], why, by_kind=True)
 
     def delete(
         self, kind: ServedKind, resource: Resource, record: ObjectRecord, options: DeleteRequest

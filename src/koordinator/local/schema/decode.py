@@ -16,12 +16,13 @@ from typing import Any
 from koordinator import clock
 from koordinator.api import quantity
 from koordinator.clock import parse_rfc3339
+from koordinator.local.schema.builtin.pointers import POINTERS
 from koordinator.local.schema.types import SchemaType, WireKind
 
 Step = Callable[[Any, list[str]], Any]
 """Value and the list that collects the paths of unknown fields → the value as it should be. Raises: Undecodable."""
 NULL_GOES = object()
-"""In place of what null becomes: the field is left out."""
+"""In place of what null becomes, or a zero value: the field is left out."""
 
 
 def keep(value: Any, unknown: list[str]) -> Any:
@@ -78,7 +79,10 @@ def fields_step(
                 mark = len(unknown)
             if new is not item:
                 result = dict(value) if result is None else result
-                result[key] = new
+                if new is NULL_GOES:
+                    del result[key]
+                else:
+                    result[key] = new
         return value if result is None else result
 
     return decode
@@ -110,6 +114,8 @@ _QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)(
 _QUANTITY_FORM = re.compile(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
 _INTEGER_RANGES = {WireKind.INT32: 31, WireKind.INT64: 63}
 _TIME_LAYOUT = "2006-01-02T15:04:05Z07:00"
+_MICRO_TIME_LAYOUT = "2006-01-02T15:04:05.000000Z07:00"
+_MICRO_TIME_FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _TIME_FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
@@ -177,10 +183,37 @@ def decoder_of(shape: SchemaType) -> Step:
 
 
 def _struct(shape: SchemaType) -> Step:
+    kept = POINTERS.get(struct_name(shape), frozenset())
+
     def steps() -> dict[str, Step]:
-        return {key: decoder_of(field.type) for key, field in shape.fields.items()}
+        found = {key: decoder_of(field.type) for key, field in shape.fields.items()}
+        for key, field in shape.fields.items():
+            if not field.required and field.type.kind in _LEFT_OUT and key not in kept:
+                found[key] = _unless_zero(found[key])
+        return found
 
     return fields_step(steps, None, NULL_GOES, _refusal(shape), struct_name(shape))
+
+
+_LEFT_OUT = frozenset(
+    {
+        *(WireKind.STRING, WireKind.BOOL, WireKind.INT32, WireKind.INT64, WireKind.FLOAT),
+        *(WireKind.BYTES, WireKind.LIST, WireKind.MAP),
+    }
+)
+"""Types whose zero values Go leaves out of an object where they are optional (`omitempty`)."""
+
+
+def _unless_zero(step: Step) -> Step:
+    """Return the step of an optional field, which goes with its zero value."""
+    if step is _string:
+        return _text
+
+    def decode(value: Any, unknown: list[str]) -> Any:
+        new = step(value, unknown)
+        return new if new else NULL_GOES
+
+    return decode
 
 
 def _map(shape: SchemaType) -> Step:
@@ -234,6 +267,13 @@ def _string(value: Any, unknown: list[str]) -> Any:
     if not isinstance(value, str):
         raise Undecodable(word_of(value), "string")
     return value
+
+
+def _text(value: Any, unknown: list[str]) -> Any:
+    """The same where an empty text goes, in one step: most fields are texts."""
+    if not isinstance(value, str):
+        raise Undecodable(word_of(value), "string")
+    return value or NULL_GOES
 
 
 def _bool(value: Any, unknown: list[str]) -> Any:
@@ -306,7 +346,7 @@ def _bytes(value: Any, unknown: list[str]) -> Any:
     return value
 
 
-def _time(canonical: Callable[[str], str]) -> Step:
+def _time(canonical: Callable[[str], str], layout: str) -> Step:
     """Return the decoder of a time, which becomes the one text that Go writes for it: clients send other zones and
     parts of seconds back."""
 
@@ -317,7 +357,7 @@ def _time(canonical: Callable[[str], str]) -> Step:
         try:
             text = canonical(value)
         except (ValueError, OverflowError) as error:
-            text = f'parsing time "{value}" as "{_TIME_LAYOUT}": cannot parse "{value}" as "2006"'
+            text = f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"'
             raise Undecodable("", "", text=text) from error
         return value if text == value else text
 
@@ -326,16 +366,16 @@ def _time(canonical: Callable[[str], str]) -> Step:
 
 @functools.lru_cache(maxsize=4096)
 def _canonical_time(text: str) -> str:
-    return clock.rfc3339(_seconds(text))
+    return clock.rfc3339(_seconds(text, _TIME_FORM))
 
 
 @functools.lru_cache(maxsize=256)  # no two events share theirs
 def _canonical_micro_time(text: str) -> str:
-    return clock.rfc3339_micro(_seconds(text))
+    return clock.rfc3339_micro(_seconds(text, _MICRO_TIME_FORM))
 
 
-def _seconds(text: str) -> float:
-    if not _TIME_FORM.fullmatch(text):
+def _seconds(text: str, form: re.Pattern[str]) -> float:
+    if not form.fullmatch(text):
         raise ValueError(text)
     return parse_rfc3339(text)
 
@@ -350,7 +390,7 @@ _PLAIN: dict[WireKind, Step] = {
     WireKind.QUANTITY: _quantity,
     WireKind.INT_OR_STRING: _int_or_string,
     WireKind.BYTES: _bytes,
-    WireKind.MICRO_TIME: _time(_canonical_micro_time),
-    WireKind.TIME: _time(_canonical_time),
+    WireKind.MICRO_TIME: _time(_canonical_micro_time, _MICRO_TIME_LAYOUT),
+    WireKind.TIME: _time(_canonical_time, _TIME_LAYOUT),
 }
 """Steps of types that have no parts."""

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from koordinator.api import label_selector
@@ -27,7 +27,8 @@ def check_metadata(
     causes: list[StatusCause] = []
     prefix = meta.get("generateName", "")
     if prefix:
-        reason = rule(prefix.rstrip("-.") or prefix)  # the random end makes a trailing dash fine
+        # The random end makes a trailing dash fine.
+        reason = rule(f"{prefix[:-1]}a" if len(prefix) > 1 and prefix.endswith("-") else prefix)
         if reason:
             causes.append(errors.invalid("metadata.generateName", prefix, reason))
     name = meta.get("name", "")
@@ -43,7 +44,18 @@ def check_metadata(
     if meta.get("ownerReferences"):
         causes += _check_owners(meta["ownerReferences"])
     for index, finalizer in enumerate(meta.get("finalizers") or ()):
-        causes += _check_finalizer(finalizer, f"metadata.finalizers[{index}]", is_core)
+        causes += check_finalizer(
+            finalizer, "metadata.finalizers", f"metadata.finalizers[{index}]" if is_core else ""
+        )
+    return causes
+
+
+def check_finalizer(finalizer: str, field: str, core_field: str) -> list[StatusCause]:
+    """Check a finalizer; with `core_field` also by the rule of Kubernetes proper, whose fault is told there."""
+    causes = check(qualified_name, finalizer, field)
+    if core_field and "/" not in finalizer and finalizer not in _CORE_FINALIZERS:
+        why = "name is neither a standard finalizer name nor is it fully qualified"
+        causes.append(errors.invalid(core_field, finalizer, why))
     return causes
 
 
@@ -56,13 +68,12 @@ def _check_namespace(namespace: str, namespaced: bool) -> list[StatusCause]:
 def _check_owners(owners: list[dict[str, Any]]) -> list[StatusCause]:
     causes: list[StatusCause] = []
     controller: dict[str, Any] | None = None
-    for index, owner in enumerate(owners):
-        field = f"metadata.ownerReferences[{index}]"
+    for owner in owners:
+        field = "metadata.ownerReferences"
         for part in _OWNER_FIELDS:
             if not owner.get(part):
-                causes.append(
-                    errors.invalid(f"{field}.{part}", owner.get(part, ""), f"{part} must not be empty")
-                )
+                why = "version must not be empty" if part == "apiVersion" else "must not be empty"
+                causes.append(errors.invalid(f"{field}.{part}", owner.get(part, ""), why))
         if owner.get("apiVersion") == "v1" and owner.get("kind") == "Event":
             causes.append(errors.invalid(field, owner, "Event is disallowed from being an owner"))
         if owner.get("controller"):
@@ -76,20 +87,10 @@ def _check_owners(owners: list[dict[str, Any]]) -> list[StatusCause]:
     return causes
 
 
-def _check_finalizer(finalizer: str, field: str, is_core: bool) -> list[StatusCause]:
-    reason = qualified_name(finalizer)
-    if reason:
-        return [errors.invalid(field, finalizer, reason)]
-    if is_core and "/" not in finalizer and finalizer not in _CORE_FINALIZERS:
-        detail = "name is neither a standard finalizer name nor is it fully qualified"
-        return [errors.invalid(field, finalizer, detail)]
-    return []
-
-
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _LABEL_RE = re.compile(_LABEL)
 _LABEL_1035_RE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_ENV_NAME_RE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_ENV_NAME_RE = re.compile(r"[ -<>-~]+")
 _CONFIG_KEY_RE = re.compile(r"[-._a-zA-Z0-9]+")
 _WILDCARD_RE = re.compile(rf"\*\.{label_selector.SUBDOMAIN}")
 _PORT_NAME_RE = re.compile(r"[-a-z0-9]+")
@@ -112,22 +113,24 @@ LABEL_1035_TEXT = (
 def label_1123(text: str) -> str:
     """Return why a text is no DNS-1123 label; empty when it is one."""
     if len(text) > 63:
-        return "must be no more than 63 bytes"
-    return "" if _LABEL_RE.fullmatch(text) else LABEL_TEXT
+        return "must be no more than 63 characters"
+    if _LABEL_RE.fullmatch(text):
+        return ""
+    return LABEL_TEXT if label_selector.subdomain_fault(text) else "must not contain dots"
 
 
 @functools.lru_cache(maxsize=8192)
 def label_1035(text: str) -> str:
     """Return why a text is no DNS-1035 label (services); empty when it is one."""
     if len(text) > 63:
-        return "must be no more than 63 bytes"
+        return "must be no more than 63 characters"
     return "" if _LABEL_1035_RE.fullmatch(text) else LABEL_1035_TEXT
 
 
 @functools.lru_cache(maxsize=2048)
 def subdomain_1123(text: str) -> str:
     """Return why a text is no DNS-1123 subdomain (most names); empty when it is one."""
-    return label_selector.subdomain_fault(text)
+    return label_selector.subdomain_fault(text).replace("bytes", "characters")
 
 
 @functools.lru_cache(maxsize=8192)
@@ -168,20 +171,16 @@ def label_value(text: str) -> str:
 @functools.lru_cache(maxsize=8192)
 def env_name(text: str) -> str:
     """Return why a text names no environment variable; empty when it does."""
-    if _ENV_NAME_RE.fullmatch(text) and text not in {".", ".."}:
+    if _ENV_NAME_RE.fullmatch(text):
         return ""
-    return (
-        "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must "
-        "not start with a digit (e.g. 'my.env-name',  or 'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation "
-        "is '[-._a-zA-Z][-._a-zA-Z0-9]*')"
-    )
+    return "a valid environment variable name must consist only of printable ASCII characters other than '='"
 
 
 @functools.lru_cache(maxsize=8192)
 def config_key(text: str) -> str:
     """Return why a text is no key of a ConfigMap or Secret; empty when it is one."""
     if len(text) > 253:
-        return "must be no more than 253 bytes"
+        return "must be no more than 253 characters"
     if text in {".", ".."} or text.startswith(".."):
         return f"must not be or start with '{'..' if text != '.' else '.'}'"
     if _CONFIG_KEY_RE.fullmatch(text):
@@ -195,23 +194,37 @@ def config_key(text: str) -> str:
 @functools.lru_cache(maxsize=8192)
 def port_name(text: str) -> str:
     """Return why a text names no container port; empty when it does."""
+    return next(_port_faults(text), "")
+
+
+def _port_faults(text: str) -> Iterator[str]:
     if len(text) > 15:
-        return "must be no more than 15 characters"
+        yield "must be no more than 15 characters"
     if not _PORT_NAME_RE.fullmatch(text):
-        return "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+        yield "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
     if not re.search("[a-z]", text):
-        return "must contain at least one letter (a-z)"
+        yield "must contain at least one letter (a-z)"
     if "--" in text:
-        return "must not contain consecutive hyphens"
+        yield "must not contain consecutive hyphens"
     if text.startswith("-") or text.endswith("-"):
-        return "must not begin or end with a hyphen"
-    return ""
+        yield "must not begin or end with a hyphen"
+
+
+_ALL_FAULTS: dict[NameRule, Callable[[str], Iterable[str]]] = {
+    qualified_name: label_selector.key_faults,
+    label_value: label_selector.value_faults,
+    port_name: _port_faults,
+}
+"""Rules that can find several faults in one text."""
 
 
 def check(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause]:
     """Return what is wrong with a text by one of the rules above."""
     reason = rule(text)
-    return [errors.invalid(field, text, reason)] if reason else []
+    if not reason:
+        return []
+    reasons = _ALL_FAULTS[rule](text) if rule in _ALL_FAULTS else (reason,)
+    return [errors.invalid(field, text, each) for each in reasons]
 
 
 def check_given(rule: Callable[[str], str], text: str | None, field: str) -> list[StatusCause]:
@@ -228,12 +241,8 @@ def check_labels(labels: Any, field: str) -> list[StatusCause]:
     """Keys and values of a label map."""
     causes: list[StatusCause] = []
     for key, value in (labels or {}).items():
-        reason = qualified_name(key)
-        if reason:
-            causes.append(errors.invalid(field, key, reason))
-        reason = label_value(value)
-        if reason:
-            causes.append(errors.invalid(field, value, reason))
+        causes += check(qualified_name, key, field)
+        causes += check(label_value, value, field)
     return causes
 
 

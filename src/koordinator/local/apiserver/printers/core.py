@@ -132,7 +132,7 @@ _EVENTS = Printer(
         wide("Source"),
         "Message",
         wide("First Seen"),
-        integer("Count", priority=1),
+        wide("Count"),
         PrintedColumn("Name", format="name", priority=1),
     ),
     event_row,
@@ -140,9 +140,9 @@ _EVENTS = Printer(
 
 PRINTERS = {
     ("", "Namespace"): aged(("Status", "status.phase")),
-    ("", "ConfigMap"): aged((integer("Data"), lambda obj: _keys(obj, "data", "binaryData"))),
-    ("", "Secret"): aged(("Type", "type"), (integer("Data"), lambda obj: _keys(obj, "data"))),
-    ("", "ServiceAccount"): aged((integer("Secrets"), count("secrets"))),
+    ("", "ConfigMap"): aged(("Data", lambda obj: _keys(obj, "data", "binaryData"))),
+    ("", "Secret"): aged(("Type", "type"), ("Data", lambda obj: _keys(obj, "data"))),
+    ("", "ServiceAccount"): aged(),
     ("", "Service"): table(
         NAMED,
         ("Type", "spec.type"),
@@ -161,7 +161,9 @@ PRINTERS = {
     ("", "ResourceQuota"): aged(
         ("Request", lambda obj: _quota(obj, limits=False)), ("Limit", lambda obj: _quota(obj, limits=True))
     ),
-    ("", "LimitRange"): table(NAMED, ("Created At", given("metadata.creationTimestamp", UNKNOWN))),
+    ("", "LimitRange"): table(
+        NAMED, (PrintedColumn("Created At", "date"), given("metadata.creationTimestamp", UNKNOWN))
+    ),
 }
 
 
@@ -208,6 +210,15 @@ def _access_modes(part: str) -> Callable[[Json], str]:
     return lambda obj: ",".join(_MODES.get(mode, mode) for mode in strings(obj, part, "accessModes"))
 
 
+def _yes_or_no(name: str) -> PrintedColumn:
+    return PrintedColumn(name, "boolean")
+
+
+def _audiences(driver: Json) -> str:
+    requests = objects(driver, "spec", "tokenRequests")
+    return ",".join(text(each, "audience") for each in requests) if requests else UNSET
+
+
 _VOLUME_MODE = (wide("VolumeMode"), given("spec.volumeMode", UNSET))
 _ATTRIBUTES_CLASS = ("VolumeAttributesClass", given("spec.volumeAttributesClassName", UNSET))
 
@@ -236,7 +247,7 @@ STORAGE_PRINTERS = {
         NAMED,
         ("Status", _phase),
         ("Volume", "spec.volumeName"),
-        ("Capacity", _if_bound(given("status.capacity.storage"))),
+        ("Capacity", _if_bound(given("status.capacity.storage", "0"))),
         ("Access Modes", _if_bound(_access_modes("status"))),
         ("StorageClass", "spec.storageClassName"),
         _ATTRIBUTES_CLASS,
@@ -248,11 +259,25 @@ STORAGE_PRINTERS = {
         ("Provisioner", "provisioner"),
         ("ReclaimPolicy", given("reclaimPolicy", "Delete")),
         ("VolumeBindingMode", given("volumeBindingMode", "Immediate")),
-        (
-            PrintedColumn("AllowVolumeExpansion", "boolean"),
-            lambda obj: bool(field(obj, "allowVolumeExpansion")),
-        ),
+        ("AllowVolumeExpansion", lambda obj: bool(field(obj, "allowVolumeExpansion"))),
         AGED,
     ),
     ("storage.k8s.io", "CSINode"): aged((integer("Drivers"), count("spec.drivers"))),
+    ("storage.k8s.io", "CSIDriver"): aged(
+        (_yes_or_no("AttachRequired"), lambda obj: field(obj, "spec", "attachRequired") is not False),
+        (_yes_or_no("PodInfoOnMount"), lambda obj: field(obj, "spec", "podInfoOnMount") is True),
+        (_yes_or_no("StorageCapacity"), lambda obj: field(obj, "spec", "storageCapacity") is True),
+        ("TokenRequests", _audiences),
+        (_yes_or_no("RequiresRepublish"), lambda obj: field(obj, "spec", "requiresRepublish") is True),
+        ("Modes", lambda obj: join(strings(obj, "spec", "volumeLifecycleModes"))),
+    ),
+    ("storage.k8s.io", "CSIStorageCapacity"): table(
+        NAMED, ("StorageClassName", "storageClassName"), ("Capacity", given("capacity", UNSET))
+    ),
+    ("storage.k8s.io", "VolumeAttachment"): aged(
+        (PrintedColumn("Attacher", format="name"), "spec.attacher"),
+        ("PV", "spec.source.persistentVolumeName"),
+        ("Node", "spec.nodeName"),
+        (_yes_or_no("Attached"), lambda obj: field(obj, "status", "attached") is True),
+    ),
 }

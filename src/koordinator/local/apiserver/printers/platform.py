@@ -88,6 +88,13 @@ def _param_ref(obj: Json) -> str:
     return (f"{text(ref, 'namespace')}/{name}" if text(ref, "namespace") else name or "*") if ref else UNSET
 
 
+def _parameters(obj: Json) -> str:
+    ref = field(obj, "spec", "parameters")
+    group = text(ref, "apiGroup")
+    kind = f"{text(ref, 'kind')}.{group}" if group else text(ref, "kind")
+    return f"{kind}/{text(ref, 'name')}" if ref else NONE
+
+
 _CREATED = table(NAMED, (PrintedColumn("Created At", "date"), "metadata.creationTimestamp"))
 _BINDING = table(
     NAMED,
@@ -118,8 +125,8 @@ PRINTERS = {
         ("Reference", lambda obj: _reference(field(obj, "spec", "scaleTargetRef"))),
         ("Targets", _metrics),
         ("MinPods", lambda obj: str(number(obj, "spec", "minReplicas") or 1)),
-        (integer("MaxPods"), figure("spec.maxReplicas")),
-        (integer("Replicas"), figure("status.currentReplicas")),
+        ("MaxPods", figure("spec.maxReplicas")),
+        ("Replicas", figure("status.currentReplicas")),
     ),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _CREATED,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _WEBHOOKS,
@@ -143,6 +150,9 @@ PRINTERS = {
         ),
         ("Address", _ingress_address),
         ("Ports", lambda obj: "80, 443" if objects(obj, "spec", "tls") else "80"),
+    ),
+    ("networking.k8s.io", "IngressClass"): aged(
+        ("Controller", "spec.controller"), ("Parameters", _parameters)
     ),
     ("networking.k8s.io", "NetworkPolicy"): aged(
         ("Pod-Selector", lambda obj: selector_text(field(obj, "spec", "podSelector")))

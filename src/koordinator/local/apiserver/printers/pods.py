@@ -21,6 +21,7 @@ from koordinator.local.apiserver.printers.column import (
     PrintedColumn,
     Printer,
     age,
+    aged,
     count,
     duration,
     field,
@@ -313,6 +314,15 @@ def _last_schedule(obj: Json, now_s: float) -> str:
     return since(last, now_s) if last else NONE
 
 
+def _controller(obj: Json) -> str:
+    """`deployment.apps/web` of the controller that owns an object."""
+    owner = next((one for one in objects(obj, "metadata", "ownerReferences") if one.get("controller")), None)
+    if owner is None:
+        return NONE
+    group = text(owner, "apiVersion").rpartition("/")[0]
+    return f"{'.'.join(filter(None, [text(owner, 'kind').lower(), group]))}/{text(owner, 'name')}"
+
+
 _REPLICAS = (
     NAMED,
     (integer("Desired"), _replicas),
@@ -325,13 +335,20 @@ WORKLOAD_PRINTERS = {
     ("apps", "Deployment"): table(
         NAMED,
         ("Ready", _ready),
-        (integer("Up-to-date"), figure("status.updatedReplicas")),
-        (integer("Available"), figure("status.availableReplicas")),
+        ("Up-to-date", figure("status.updatedReplicas")),
+        ("Available", figure("status.availableReplicas")),
         AGED,
         *_WIDE,
     ),
     ("apps", "ReplicaSet"): table(*_REPLICAS, *_WIDE),
     ("", "ReplicationController"): table(*_REPLICAS, *_of_template("spec", selector=labels_text)),
+    ("", "PodTemplate"): table(
+        NAMED,
+        ("Containers", _of_template()[0][1]),
+        ("Images", _of_template()[1][1]),
+        ("Pod Labels", lambda obj: labels_text(field(obj, "template", "metadata", "labels"))),
+    ),
+    ("apps", "ControllerRevision"): aged(("Controller", _controller), ("Revision", figure("revision"))),
     ("apps", "StatefulSet"): table(NAMED, ("Ready", _ready), AGED, *_WIDE[:2]),
     ("apps", "DaemonSet"): table(
         NAMED,

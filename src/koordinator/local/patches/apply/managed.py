@@ -91,14 +91,12 @@ def without_below(left: Node | None, right: Node | None) -> Node | None:
 
 
 def paths(node: Node | None, prefix: str = "") -> Iterator[str]:
-    """Yield all paths of a set as people read them: `.spec.containers[name="web"].image`."""
-    if node is None:
-        return
-    if prefix and is_member(node):
-        yield prefix
-    for key in sorted(node):
-        if key != SELF:
-            yield from paths(node[key], prefix + element_text(key))
+    """Yield all paths of a set as people read them: `.spec.containers[name="web"].image`; those of a level come before
+    what is below, as in the API server."""
+    below = {prefix + element_text(key): child for key, child in sorted((node or {}).items()) if key != SELF}
+    yield from (path for path, child in below.items() if is_member(child))
+    for path, child in below.items():
+        yield from paths(child, path)
 
 
 def element_text(element: str) -> str:
@@ -207,10 +205,20 @@ def encode(obj: dict[str, Any], owners: Owners, old: dict[str, Any] | None = Non
     entries = []
     for owner, share in owners.items():
         entry = known.get((owner.manager, owner.operation, owner.api_version, owner.subresource))
-        holds = entry is not None and entry.get("fieldsV1") is share.fields and entry["time"] == share.time
+        holds = (
+            entry is not None
+            and entry.get("fieldsV1") is share.fields
+            and entry.get("time", "") == share.time
+        )
         entries.append(entry if entry is not None and holds else _entry(owner, share))
     entries.sort(
-        key=lambda e: (e["operation"], e["time"], e["manager"], e["apiVersion"], e.get("subresource", ""))
+        key=lambda e: (
+            e["operation"],
+            e.get("time", ""),
+            e["manager"],
+            e["apiVersion"],
+            e.get("subresource", ""),
+        )
     )
     if entries:
         meta["managedFields"] = entries
@@ -226,7 +234,7 @@ def _entry(owner: FieldManager, share: ManagedFields) -> dict[str, Any]:
         "manager": owner.manager,
         "operation": owner.operation,
         "apiVersion": owner.api_version,
-        "time": share.time,
+        **({"time": share.time} if share.time else {}),
         "fieldsType": "FieldsV1",
         "fieldsV1": share.fields,
     }
@@ -291,6 +299,8 @@ def ownable(fields: Node | None, resource: Resource, subresource: str) -> Node |
         fields = {key: node for key, node in fields.items() if key != "f:metadata"}
         if inner:
             fields["f:metadata"] = inner
+    if not fields:
+        return None
     if subresource == "status":
         return without_below(fields, {"f:spec": LEAF})
     if not subresource and "status" in resource.subresources:

@@ -35,7 +35,7 @@ def apply(
     owners = dict(before)
     owners.pop(mine, None)
     if applied is not None:
-        owners[mine] = ManagedFields(applied, previous.time if previous else managed.stamp(context.now_s))
+        owners[mine] = ManagedFields(applied, previous.time if previous else "")
     merged = typed.merge(shape, current, config)
     if previous is not None:
         merged = typed.remove(shape, merged, _abandoned(previous.fields, owners))
@@ -43,7 +43,7 @@ def apply(
     owners = _yield_fields(owners, mine, difference, context.options.force)
     if difference.is_empty and owners == before and current:
         return current
-    if mine in owners:
+    if mine in owners and not difference.is_empty:
         owners[mine] = ManagedFields(owners[mine].fields, managed.stamp(context.now_s))
     return managed.encode(merged, managed.cap(owners), current)
 
@@ -211,12 +211,12 @@ def _conflict(conflicts: list[tuple[FieldManager, str]]) -> Conflict:
     else:
         lines = []
         for name in sorted(by_owner):
-            lines += [f"conflicts with {name}:", *(f"- {path}" for path in sorted(by_owner[name]))]
+            lines += [f"conflicts with {name}:", *(f"- {path}" for path in by_owner[name])]
         text = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
     causes = [
         StatusCause(reason="FieldManagerConflict", message=f"conflict with {name}", field=path)
         for name in sorted(by_owner)
-        for path in sorted(by_owner[name])
+        for path in by_owner[name]
     ]
     return Conflict(text, details=StatusDetails(causes=causes))
 

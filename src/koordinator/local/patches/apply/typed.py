@@ -22,8 +22,26 @@ _ABSENT: Any = object()
 # Members that the Go types hold by value: they exist in every object, so that nobody is said to have added
 # them (`f:spec` has no `.` of its own in managedFields of built-in kinds).
 _ALWAYS_THERE = frozenset(
-    {"metadata", "spec", "status", "template", "jobTemplate", "strategy", "updateStrategy", "containers"}
+    {
+        *(
+            "metadata",
+            "spec",
+            "status",
+            "template",
+            "jobTemplate",
+            "strategy",
+            "updateStrategy",
+            "containers",
+        ),
+        *("source", "devices", "podSelector", "scaleTargetRef", "pool", "drivers"),
+    }
 )
+
+
+def _is_always_there(shape: SchemaType, key: str) -> bool:
+    if key == "resources":  # of containers they are as long as they were sent
+        return shape.name == "V1PersistentVolumeClaimSpec"
+    return bool(shape.name) and key in _ALWAYS_THERE
 
 
 class Mismatch(Exception):
@@ -95,18 +113,19 @@ def _list_element(shape: SchemaType, item: Any) -> str:
         return f"v:{shown(item)}"
     if not isinstance(item, dict):
         raise Mismatch("associative list with keys may not have non-map elements")
-    values = []
-    for key in shape.list_keys:
-        value = item.get(key, shape.key_defaults.get(key))
-        if value is None:
+    keys, values = shape.list_keys, [item.get(key, shape.key_defaults.get(key)) for key in shape.list_keys]
+    if None in values:
+        keys = tuple(key for key, value in zip(keys, values, strict=True) if value is not None)
+        values = [value for value in values if value is not None]
+        if not keys:
+            listed = " ".join(map(shown, shape.list_keys))
             raise Mismatch(
-                f"associative list with keys has an element that omits key field {shown(key)} "
-                "(and doesn't have default value)"
+                f"associative list with keys has an element that omits all key fields [{listed}] "
+                "(and doesn't have default values for any key fields)"
             )
-        values.append(value)
     if not all(isinstance(value, str | int | float) for value in values):  # not validated yet
-        return _key_text.__wrapped__(shape.list_keys, tuple(values), ())
-    return _key_text(shape.list_keys, tuple(values), tuple(map(type, values)))
+        return _key_text.__wrapped__(keys, tuple(values), ())
+    return _key_text(keys, tuple(values), tuple(map(type, values)))
 
 
 @functools.lru_cache(maxsize=8192)  # names of containers, ports and variables come again and again
@@ -149,7 +168,8 @@ def everything(shape: SchemaType, value: Any) -> Node:
     if isinstance(value, dict):  # the common case, without the detour over named parts
         if not (value and shape.granular_map):
             return LEAF
-        return {managed.SELF: LEAF, **_members(shape, value)}
+        below = _members(shape, value)
+        return {managed.SELF: LEAF, **below} if below else LEAF
     found: Node = {managed.SELF: LEAF}
     parts = _parts(shape, value)
     if not parts:
@@ -166,9 +186,12 @@ def _members(shape: SchemaType, value: dict[str, Any]) -> Node:
         if type(item) is not dict and type(item) is not list:
             found["f:" + key] = LEAF
             continue
+        is_always_there = _is_always_there(shape, key)
+        if is_always_there and not item:
+            continue
         child = shape.child(key)
         node = _fields_of_spec(child, item) if key == "spec" else everything(child, item)
-        found["f:" + key] = _without_self(node) if shape.name and key in _ALWAYS_THERE else node
+        found["f:" + key] = _without_self(node) if is_always_there else node
     return found
 
 
@@ -208,7 +231,10 @@ def compare(shape: SchemaType, old: Any, new: Any) -> Difference:
     for name, (child, item) in new_parts.items():
         if name not in old_parts:
             node = _fields_of_spec(child, item) if name == "f:spec" else everything(child, item)
-            added[name] = _without_self(node) if shape.name and name[2:] in _ALWAYS_THERE else node
+            if not _is_always_there(shape, name[2:]):
+                added[name] = node
+            elif item:
+                added[name] = _without_self(node)
             continue
         inner = compare(child, old_parts[name][1], item)
         if inner is _SAME:

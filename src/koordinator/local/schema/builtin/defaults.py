@@ -16,6 +16,7 @@ from koordinator.local.schema.builtin.pod_defaults import (
 )
 
 _RBAC = "rbac.authorization.k8s.io"
+NAME_LABEL = "kubernetes.io/metadata.name"
 
 
 def _workload(value: Json, **defaults: Any) -> Json:
@@ -30,6 +31,13 @@ def _deployment(spec: Json) -> Json:
 def _replication_controller(spec: Json) -> Json:
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
     return _workload(spec, replicas=1, **({"selector": labels} if labels else {}))
+
+
+def _labelled(obj: Json) -> Json:
+    """A ReplicationController without labels has those of its pods."""
+    labels = (((obj.get("spec") or {}).get("template") or {}).get("metadata") or {}).get("labels")
+    meta = obj.get("metadata") or {}
+    return {**obj, "metadata": {**meta, "labels": labels}} if labels and not meta.get("labels") else obj
 
 
 def _rolling(value: Json, **defaults: Any) -> Json:
@@ -86,30 +94,47 @@ def _cron_job(spec: Json) -> Json:
 _job_template = at("jobTemplate.spec.template.spec", pod_defaults.spec)
 
 
+def _timeout_of(spec: Json) -> Any:
+    return ((spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}).get("timeoutSeconds")
+
+
 def _service(obj: Json) -> Json:
     def port(value: Json) -> Json:
         return fill(value, protocol="TCP", targetPort=value.get("port", 0))
 
     def spec(value: Json) -> Json:
         value = fill(value, type="ClusterIP", sessionAffinity="None")
+        if value["sessionAffinity"] == "None" and "sessionAffinityConfig" in value:
+            value = {key: item for key, item in value.items() if key != "sessionAffinityConfig"}
         value = change_each(value, "ports", port)
         if value["type"] == "ExternalName":
             return value
-        value = fill(
-            value, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack"
-        )
+        value = fill(value, internalTrafficPolicy="Cluster")
         if value["type"] in {"NodePort", "LoadBalancer"}:
             value = fill(value, externalTrafficPolicy="Cluster")
         if value["type"] == "LoadBalancer":
             value = fill(value, allocateLoadBalancerNodePorts=True)
-        if value["sessionAffinity"] == "ClientIP":
-            value = fill(value, sessionAffinityConfig={"clientIP": {"timeoutSeconds": 10800}})
+        if value["sessionAffinity"] == "ClientIP" and _timeout_of(value) is None:
+            value = {**value, "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10800}}}
         return value
 
     return fill(change(obj, "spec", spec), status={"loadBalancer": {}})
 
 
-def _node(status: Json) -> Json:
+def _node(obj: Json) -> Json:
+    return change(change(obj, "spec", _pod_networks), "status", _node_status)
+
+
+def _pod_networks(spec: Json) -> Json:
+    """The list and its first element say the same."""
+    if spec.get("podCIDR") and not spec.get("podCIDRs"):
+        return {**spec, "podCIDRs": [spec["podCIDR"]]}
+    if spec.get("podCIDRs") and not spec.get("podCIDR"):
+        return {**spec, "podCIDR": spec["podCIDRs"][0]}
+    return spec
+
+
+def _node_status(status: Json) -> Json:
     return fill(status, allocatable=status["capacity"]) if status.get("capacity") else status
 
 
@@ -193,7 +218,7 @@ def _autoscaler(obj: Json) -> Json:
     def spec(value: Json) -> Json:
         return change(fill(value, minReplicas=1, metrics=[cpu]), "behavior", behavior)
 
-    return change(obj, "spec", spec)
+    return change(fill(obj, spec={}), "spec", spec)
 
 
 _SCALE_UP: Json = {
@@ -220,11 +245,28 @@ def _role_binding(obj: Json) -> Json:
     def reference(value: Json) -> Json:
         return value if value.get("apiGroup") else {**value, "apiGroup": _RBAC}
 
-    return change_each(change(obj, "roleRef", reference), "subjects", _subject)
+    return change_each(change(fill(obj, roleRef={}), "roleRef", reference), "subjects", _subject)
 
 
 def _network_policy(spec: Json) -> Json:
+    spec = fill(spec, podSelector={})
     return fill(spec, policyTypes=["Ingress", "Egress"] if spec.get("egress") else ["Ingress"])
+
+
+def _with_spec(default: Default) -> Default:
+    """Return the default of an object whose spec is always there."""
+    return lambda obj: change(fill(obj, spec={}), "spec", default)
+
+
+_csi_driver = filling(
+    attachRequired=True,
+    podInfoOnMount=False,
+    storageCapacity=False,
+    fsGroupPolicy="ReadWriteOnceWithFSType",
+    volumeLifecycleModes=["Persistent"],
+    requiresRepublish=False,
+    seLinuxMount=False,
+)
 
 
 def _secret(obj: Json) -> Json:
@@ -258,17 +300,27 @@ def _limit(value: Json) -> Json:
     return {**found, **({"defaultRequest": requests} if requests else {})}
 
 
+def _namespace(obj: Json) -> Json:
+    """Every namespace can be selected by its name."""
+    meta = obj.get("metadata") or {}
+    name, labels = meta.get("name"), meta.get("labels") or {}
+    if not name or labels.get(NAME_LABEL) == name:
+        return obj
+    return {**obj, "metadata": {**meta, "labels": {**labels, NAME_LABEL: name}}}
+
+
 DEFAULTS: dict[tuple[str, str], Default] = {
+    ("", "Namespace"): _namespace,
     ("", "Pod"): pod_defaults.pod,
     ("", "PodTemplate"): at("template.spec", pod_defaults.spec),
     ("", "Service"): _service,
-    ("", "Node"): at("status", _node),
+    ("", "Node"): _node,
     ("", "Secret"): _secret,
     ("", "Endpoints"): at("subsets[].ports[]", filling(protocol="TCP")),
     ("", "LimitRange"): at("spec.limits[]", _limit),
     ("", "PersistentVolume"): _volume,
     ("", "PersistentVolumeClaim"): _claim,
-    ("", "ReplicationController"): at("spec", _replication_controller),
+    ("", "ReplicationController"): lambda obj: change(_labelled(obj), "spec", _replication_controller),
     ("apps", "Deployment"): at("spec", _deployment),
     ("apps", "ReplicaSet"): at("spec", lambda spec: _workload(spec, replicas=1)),
     ("apps", "StatefulSet"): at("spec", _stateful_set),
@@ -289,7 +341,8 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("apiextensions.k8s.io", "CustomResourceDefinition"): at("spec", _crd),
     ("rbac.authorization.k8s.io", "RoleBinding"): _role_binding,
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _role_binding,
-    ("networking.k8s.io", "NetworkPolicy"): at("spec", _network_policy),
+    ("networking.k8s.io", "NetworkPolicy"): _with_spec(_network_policy),
+    ("storage.k8s.io", "CSIDriver"): _with_spec(_csi_driver),
     ("discovery.k8s.io", "EndpointSlice"): at("ports[]", filling(name="", protocol="TCP")),
 }
 """(group, kind) → the function that fills in what its objects lack."""

@@ -49,10 +49,14 @@ _SET = Fact(list_type=ListType.SET)
 _MERGED_SET = Fact(strategies=("merge",), list_type=ListType.SET)
 _ATOMIC_MAP = Fact(atomic=True)
 _CONDITIONS = _by("type")
+_RAW = SchemaType(WireKind.ANY, atomic=True)
+_KEY_DEFAULTS: dict[str, str | int] = {"protocol": "TCP", "containerPort": 0, "port": 0}
+"""Values of keys that an element of a list leaves out; of all others it is an empty text."""
 
 FIELDS: dict[tuple[str, str], Fact] = {
     ("ObjectMeta", "ownerReferences"): _by("uid"),
     ("ObjectMeta", "finalizers"): _MERGED_SET,
+    ("Scheduling", "nodeSelector"): _ATOMIC_MAP,
     # pods
     ("PodSpec", "volumes"): _by("name", retain=True),
     ("PodSpec", "containers"): _by("name"),
@@ -162,6 +166,7 @@ QUANTITIES = frozenset(
         ("Counter", "value"),
         ("MetricTarget", "averageValue"),
         ("MetricTarget", "value"),
+        ("HPAScalingRules", "tolerance"),
         ("MetricValueStatus", "averageValue"),
         ("MetricValueStatus", "value"),
     }
@@ -276,7 +281,7 @@ def _type(owner: str, name: str, text: str, fact: Fact) -> SchemaType:
             element=element,
             list_type=fact.list_type,
             list_keys=fact.list_keys,
-            key_defaults={"protocol": "TCP"} if "protocol" in fact.list_keys else None,
+            key_defaults={key: _KEY_DEFAULTS.get(key, "") for key in fact.list_keys},
         )
     if match := _MAP.match(text):
         is_amounts = name in RESOURCE_LISTS and match[1] == "str"
@@ -289,6 +294,8 @@ def _type(owner: str, name: str, text: str, fact: Fact) -> SchemaType:
     if text == "datetime":
         return types.MICRO_TIME if name in MICRO_TIMES else types.TIME
     if text == "object":
+        if (owner, name) == ("ControllerRevision", "data"):
+            return _RAW
         return types.INT_OR_STRING if name in INT_OR_STRINGS else types.ANY
     if text == "str":
         if (owner, name) in QUANTITIES:

@@ -57,7 +57,7 @@ _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
 def pod(obj: Json) -> Json:
     """Return a Pod with defaults. The registry sets what needs other objects or the moment (priority, tolerations, QoS
     class)."""
-    return change(obj, "spec", spec)
+    return change(obj, "spec", pod_spec)
 
 
 def template(value: Json) -> Json:
@@ -65,8 +65,20 @@ def template(value: Json) -> Json:
     return change(value, "spec", spec)
 
 
-def spec(value: Json) -> Json:
-    """Return a PodSpec with defaults."""
+def pod_spec(value: Json) -> Json:
+    """Return the spec of a pod with defaults: also those that templates do without."""
+    host_network = bool(value.get("hostNetwork"))
+
+    def container(item: Json) -> Json:
+        item = change(_container(item), "resources", _requests_from_limits)
+        return change_each(item, "ports", _host_port) if host_network else item
+
+    return fill(spec(value, container), enableServiceLinks=True)
+
+
+def spec(value: Json, container: Default | None = None) -> Json:
+    """Return a PodSpec with the defaults that it has in templates, too; `container` is that of its containers."""
+    container = container or _container
     value = fill(
         value,
         restartPolicy="Always",
@@ -74,19 +86,13 @@ def spec(value: Json) -> Json:
         terminationGracePeriodSeconds=30,
         schedulerName="default-scheduler",
         securityContext={},
-        enableServiceLinks=True,
     )
     account = value.get("serviceAccountName") or value.get("serviceAccount")
     if account:
         value = fill(value, serviceAccountName=account, serviceAccount=account)
-    host_network = bool(value.get("hostNetwork"))
-
-    def container(item: Json) -> Json:
-        item = _container(item)
-        return change_each(item, "ports", _host_port) if host_network else item
-
-    for group in ("containers", "initContainers", "ephemeralContainers"):
-        value = change_each(value, group, container)
+    value = change_each(value, "containers", container)
+    value = change_each(value, "initContainers", container)
+    value = change_each(value, "ephemeralContainers", _container)
     return change_each(value, "volumes", _volume)
 
 
@@ -98,7 +104,6 @@ def _container(value: Json) -> Json:
         terminationMessagePolicy="File",
         imagePullPolicy=pull_policy(value.get("image", "")),
     )
-    value = change(value, "resources", _requests_from_limits)
     value = change_each(value, "ports", lambda port: fill(port, protocol="TCP"))
     value = change_each(value, "env", _env)
     for name in _PROBES:

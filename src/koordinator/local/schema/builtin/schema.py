@@ -21,7 +21,6 @@ Walk = Callable[[Any, str, list[StatusCause]], None]
 """Value, its path, and where to put the trouble found."""
 
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
-_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
 ENUMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("PodSpec", "restartPolicy"): ("Always", "Never", "OnFailure"),
@@ -30,11 +29,10 @@ ENUMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("Container", "imagePullPolicy"): ("Always", "IfNotPresent", "Never"),
     ("Container", "terminationMessagePolicy"): ("FallbackToLogsOnError", "File"),
     ("ContainerPort", "protocol"): _PROTOCOLS,
+    ("CSIDriverSpec", "fsGroupPolicy"): ("File", "None", "ReadWriteOnceWithFSType"),
     ("SeccompProfile", "type"): ("Localhost", "RuntimeDefault", "Unconfined"),
     ("HTTPGetAction", "scheme"): ("HTTP", "HTTPS"),
     ("Toleration", "operator"): ("Equal", "Exists", "Gt", "Lt"),
-    ("Toleration", "effect"): _EFFECTS,
-    ("Taint", "effect"): _EFFECTS,
     ("TopologySpreadConstraint", "whenUnsatisfiable"): ("DoNotSchedule", "ScheduleAnyway"),
     ("TopologySpreadConstraint", "nodeAffinityPolicy"): ("Honor", "Ignore"),
     ("TopologySpreadConstraint", "nodeTaintsPolicy"): ("Honor", "Ignore"),
@@ -52,6 +50,8 @@ ENUMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("ServiceSpec", "ipFamilyPolicy"): ("PreferDualStack", "RequireDualStack", "SingleStack"),
     ("ServicePort", "protocol"): _PROTOCOLS,
     ("NetworkPolicyPort", "protocol"): _PROTOCOLS,
+    ("EndpointPort", "protocol"): _PROTOCOLS,
+    ("Container", "restartPolicy"): ("Always", "Never", "OnFailure"),
     ("HTTPIngressPath", "pathType"): ("Exact", "ImplementationSpecific", "Prefix"),
     ("EndpointSlice", "addressType"): ("FQDN", "IPv4", "IPv6"),
     ("PersistentVolumeSpec", "persistentVolumeReclaimPolicy"): ("Delete", "Recycle", "Retain"),
@@ -96,12 +96,11 @@ _NOT_NEGATIVE_FIELDS = {
     "ttlSecondsAfterFinished",
     "CronJobSpec": "startingDeadlineSeconds successfulJobsHistoryLimit failedJobsHistoryLimit",
     "PodSpec": "terminationGracePeriodSeconds",
-    "PodSecurityContext": "runAsUser runAsGroup",
-    "SecurityContext": "runAsUser runAsGroup",
     "Probe": "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold",
     "LeaseSpec": "leaseTransitions",
 }
 """Go struct → its fields that are never below 0."""
+_IDENTITY = (0, _INT32_MAX, f"must be between 0 and {_INT32_MAX}, inclusive")
 _TIMEOUT = (1, 30, "the timeout value must be between 1 and 30 seconds")
 _WEIGHT = (1, 100, "must be in the range 1-100")
 
@@ -111,12 +110,20 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
         for owner, fields in _NOT_NEGATIVE_FIELDS.items()
         for name in fields.split()
     },
+    **{
+        (owner, name): _IDENTITY
+        for owner in ("PodSecurityContext", "SecurityContext")
+        for name in ("runAsUser", "runAsGroup")
+    },
+    ("PodSecurityContext", "fsGroup"): _IDENTITY,
+    ("Probe", "terminationGracePeriodSeconds"): _POSITIVE,
     ("PodSpec", "activeDeadlineSeconds"): (1, _INT32_MAX, f"must be between 1 and {_INT32_MAX}, inclusive"),
     ("ContainerPort", "containerPort"): _PORT,
     ("ContainerPort", "hostPort"): _PORT_OR_NONE,
     ("ServicePort", "port"): _PORT,
-    ("TopologySpreadConstraint", "maxSkew"): _POSITIVE,
+    ("TopologySpreadConstraint", "maxSkew"): (1, 1 << 31, "must be greater than zero"),
     ("TopologySpreadConstraint", "minDomains"): _POSITIVE,
+    ("ResourcePool", "resourceSliceCount"): (1, 1 << 63, "must be greater than zero"),
     ("PreferredSchedulingTerm", "weight"): _WEIGHT,
     ("WeightedPodAffinityTerm", "weight"): _WEIGHT,
     ("LeaseSpec", "leaseDurationSeconds"): _POSITIVE,
@@ -125,12 +132,59 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
 }
 
 _HELD_BY_VALUE = frozenset(
-    {"template", "jobTemplate", "metadata", "podSelector", "involvedObject", "spec", "backend"}
+    {
+        *("template", "jobTemplate", "metadata", "podSelector", "involvedObject", "spec", "backend"),
+        *("preference", "podAffinityTerm", "roleRef", "scaleTargetRef", "pool", "devices", "source"),
+    }
 )
 """Structs that Go holds by value: missing means empty, and what they require is missing in turn."""
+_POINTERS = frozenset({("ReplicationControllerSpec", "template")})
+"""Fields of these names that are held otherwise."""
+
+ZEROS: dict[tuple[str, str], Any] = {
+    ("PreferredSchedulingTerm", "weight"): 0,
+    ("WeightedPodAffinityTerm", "weight"): 0,
+    ("TopologySpreadConstraint", "maxSkew"): 0,
+    ("TopologySpreadConstraint", "whenUnsatisfiable"): "",
+    ("HTTPGetAction", "port"): 0,
+    ("TCPSocketAction", "port"): 0,
+    ("PodReadinessGate", "conditionType"): "",
+    ("PodAffinityTerm", "topologyKey"): "",
+    ("HostAlias", "ip"): "",
+    ("RuntimeClass", "handler"): "",
+    ("LimitRangeItem", "type"): "",
+    ("ResourcePool", "resourceSliceCount"): 0,
+    ("VolumeAttachmentSpec", "nodeName"): "",
+}
+"""Required fields of which a missing one is refused as what Go has in its place is, not as missing."""
 
 _MAY_BE_EMPTY = frozenset(
     {
+        *ZEROS,
+        ("DaemonSetSpec", "selector"),  # what is not selected is refused then
+        ("RoleRef", "kind"),
+        ("Subject", "kind"),
+        ("LimitRangeSpec", "limits"),
+        ("PodFailurePolicy", "rules"),
+        ("NodeSelector", "nodeSelectorTerms"),  # the checks have their own words
+        ("ContainerResizePolicy", "resourceName"),
+        ("ContainerResizePolicy", "restartPolicy"),
+        ("HPAScalingPolicy", "type"),
+        ("HPAScalingPolicy", "value"),
+        ("HPAScalingPolicy", "periodSeconds"),
+        ("Endpoint", "addresses"),
+        ("Taint", "key"),
+        ("Taint", "effect"),
+        ("VolumeAttachmentSpec", "source"),
+        ("IPBlock", "cidr"),
+        ("CrossVersionObjectReference", "kind"),
+        ("CrossVersionObjectReference", "name"),
+        ("MetricIdentifier", "name"),
+        ("ResourcePool", "generation"),
+        ("IngressServiceBackend", "name"),
+        ("RoleRef", "name"),
+        ("TopologySpreadConstraint", "topologyKey"),
+        ("OpaqueDeviceConfiguration", "parameters"),
         ("EndpointSlice", "endpoints"),
         ("CSINodeSpec", "drivers"),
         ("PriorityClass", "value"),
@@ -203,6 +257,9 @@ def _struct(shape: SchemaType) -> Walk:
         for name in rules.required:
             if value.get(name) is None or value[name] in _EMPTY:
                 causes.append(errors.required(f"{prefix}{name}"))
+        for name, zero, check in rules.zeros:
+            if value.get(name) is None:
+                check(zero, f"{prefix}{name}", causes)
         for name, check in rules.held_by_value:
             if value.get(name) is None:
                 check({}, f"{prefix}{name}", causes)
@@ -229,6 +286,7 @@ class _StructRules:
         owner = struct_name(shape)
         self.required: list[str] = []
         self.held_by_value: list[tuple[str, Walk]] = []
+        self.zeros: list[tuple[str, Any, Walk]] = []
         self.checked: dict[str, list[Walk]] = {}
         self.between = checks.STRUCTS.get(owner)
         for field in shape.fields.values():
@@ -237,19 +295,22 @@ class _StructRules:
                 continue
             inner = walk_of(field.type)
             by_value = field.name in _HELD_BY_VALUE and field.type.kind is WireKind.STRUCT
-            if field.required and by_value and inner is not None:
-                self.held_by_value.append((field.name, inner))
+            if by_value and key not in _POINTERS:
+                if inner is not None:
+                    self.held_by_value.append((field.name, inner))
             elif field.required and key not in _MAY_BE_EMPTY:
                 self.required.append(field.name)
             found = [inner] if inner is not None else []
             if key in ENUMS:
-                found.append(_enum(frozenset(ENUMS[key])))
+                found.append(_enum(frozenset(ENUMS[key]), needed=key in ZEROS))
             if key in RANGES:
                 found.append(_range(*RANGES[key]))
             if key in checks.FIELDS:
                 found.append(_adding(checks.FIELDS[key]))
             if found:
                 self.checked[field.name] = found
+            if key in ZEROS:
+                self.zeros += [(field.name, ZEROS[key], check) for check in found]
 
 
 def _adding(find: checks.FieldCheck) -> Walk:
@@ -259,9 +320,9 @@ def _adding(find: checks.FieldCheck) -> Walk:
     return check
 
 
-def _enum(allowed: frozenset[str]) -> Walk:
+def _enum(allowed: frozenset[str], *, needed: bool) -> Walk:
     def check(value: Any, path: str, causes: list[StatusCause]) -> None:
-        if value and value not in allowed:
+        if (value or needed) and value not in allowed:
             causes.append(errors.not_supported(path, value, allowed))
 
     return check
@@ -303,7 +364,7 @@ def _map(element: SchemaType) -> Walk | None:
 
 _NO_SPEC: dict[str, Any] = {}
 
-_LABEL_NAMES = frozenset({("", "Namespace")})
+_LABEL_NAMES = frozenset({("", "Namespace"), ("apps", "StatefulSet")})
 _LABEL_1035_NAMES = frozenset({("", "Service")})
 _PATH_NAMES_GROUP = "rbac.authorization.k8s.io"
 
@@ -371,7 +432,7 @@ class BuiltinSchema:
         """Return a pod with the defaults of a shared spec, which are found once."""
         completed = self._completed.get(spec)
         if completed is None:
-            completed = pod_defaults.spec(spec)
+            completed = pod_defaults.pod_spec(spec)
             known.share(completed)
             self._completed.put(spec, completed)
         return obj if completed is spec else {**obj, "spec": completed}
@@ -388,7 +449,7 @@ class BuiltinSchema:
                 meta,
                 self.resource.namespaced,
                 self._name_rule,
-                is_core=self.resource.group != "apiextensions.k8s.io",
+                is_core=self.resource.group not in ("apiextensions.k8s.io", "policy"),
             )
         if old is not None and not self._changed(obj, old):
             return causes
@@ -407,7 +468,6 @@ class BuiltinSchema:
         assert self._rules is not None and self._check is not None, self.resource
         spec, causes = obj.get("spec"), list[StatusCause]()
         if self._fine.get(spec):
-            self._rules({**obj, "spec": None}, "", causes)
             return causes
         self._rules(obj, "", causes)
         causes += self._check(obj)
@@ -427,7 +487,7 @@ class BuiltinSchema:
 
 def _name_rule(resource: Resource) -> names.NameRule:
     kind = (resource.group, resource.kind)
-    if resource.group == _PATH_NAMES_GROUP:
+    if resource.group == _PATH_NAMES_GROUP or kind == ("policy", "PodDisruptionBudget"):
         return names.path_segment
     if kind in _LABEL_NAMES:
         return names.label_1123

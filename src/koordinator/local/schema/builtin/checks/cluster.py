@@ -12,6 +12,8 @@ import msgspec
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks.common import (
+    check_amounts,
+    check_effect,
     check_int_or_percent,
     check_kept,
     check_resource_list,
@@ -20,6 +22,16 @@ from koordinator.local.schema.builtin.checks.common import (
 )
 
 Json = dict[str, Any]
+
+
+def check_event(event: Json) -> list[StatusCause]:
+    """Check that an event is in the namespace of what it is about."""
+    own = (event.get("metadata") or {}).get("namespace", "")
+    about = (event.get("involvedObject") or {}).get("namespace", "")
+    if own == about or (not about and own == "default"):
+        return []
+    return [errors.invalid("involvedObject.namespace", about, "does not match event.namespace")]
+
 
 _GROUP = "rbac.authorization.k8s.io"
 
@@ -161,11 +173,34 @@ def check_config_update(obj: Json, old: Json) -> list[StatusCause]:
         if not obj.get("immutable"):
             causes.append(errors.forbidden("immutable", "field is immutable when `immutable` is set"))
         for part in ("data", "binaryData"):
-            if tidy(obj.get(part)) != tidy(old.get(part)):
+            if (obj.get(part) or {}) != (old.get(part) or {}):
                 causes.append(errors.forbidden(part, "field is immutable when `immutable` is set"))
     if "type" in old:
         causes += check_kept(obj.get("type"), old.get("type"), "type")
     return causes
+
+
+def check_namespace(namespace: Json) -> list[StatusCause]:
+    """Check what a Namespace waits for before it goes."""
+    causes: list[StatusCause] = []
+    for finalizer in (namespace.get("spec") or {}).get("finalizers") or ():
+        causes += names.check_finalizer(finalizer, "spec.finalizers", "spec.finalizers")
+    return causes
+
+
+def check_role_kept(binding: Json, old: Json) -> list[StatusCause]:
+    """Check that a binding keeps its role."""
+    role = binding.get("roleRef") or {}
+    if tidy(role) == tidy(old.get("roleRef")):
+        return []
+    shown = {"APIGroup": role.get("apiGroup", ""), "Kind": role.get("kind", ""), "Name": role.get("name", "")}
+    return [errors.invalid("roleRef", shown, "cannot change roleRef")]
+
+
+def check_quota_update(quota: Json, old: Json) -> list[StatusCause]:
+    """Check that a ResourceQuota keeps its scopes."""
+    new, before = ((each.get("spec") or {}).get("scopes") or [] for each in (quota, old))
+    return [] if set(new) == set(before) else [errors.invalid("spec.scopes", new, "field is immutable")]
 
 
 def check_node(obj: Json) -> list[StatusCause]:
@@ -173,9 +208,13 @@ def check_node(obj: Json) -> list[StatusCause]:
     causes: list[StatusCause] = []
     seen: set[tuple[Any, Any]] = set()
     for index, taint in enumerate((obj.get("spec") or {}).get("taints") or ()):
-        where = f"spec.taints[{index}]"
+        where = f"metadata.taints[{index}]"  # as the API server says
         causes += names.check(names.qualified_name, taint.get("key", ""), f"{where}.key")
         causes += names.check_given(names.label_value, taint.get("value"), f"{where}.value")
+        effect = taint.get("effect") or ""
+        if not effect:
+            causes.append(errors.required(f"{where}.effect"))
+        causes += check_effect(effect, f"{where}.effect")
         pair = (taint.get("key"), taint.get("effect"))
         if pair in seen:
             causes.append(errors.duplicate(where, taint))
@@ -206,19 +245,13 @@ def check_node_update(obj: Json, old: Json) -> list[StatusCause]:
     return causes
 
 
-def _check_access_modes(spec: Json, required: str) -> list[StatusCause]:
-    modes = spec.get("accessModes") or []
+def _check_access_modes(spec: Json, required: str, field: str = "spec") -> list[StatusCause]:
+    modes, where = spec.get("accessModes") or [], f"{field}.accessModes"
     if not modes:
-        return [errors.required("spec.accessModes", required)]
-    causes = [
-        errors.not_supported("spec.accessModes", mode, _ACCESS_MODES)
-        for mode in modes
-        if mode not in _ACCESS_MODES
-    ]
+        return [errors.required(where, required)]
+    causes = [errors.not_supported(where, mode, _ACCESS_MODES) for mode in modes if mode not in _ACCESS_MODES]
     if "ReadWriteOncePod" in modes and len(modes) > 1:
-        causes.append(
-            errors.forbidden("spec.accessModes", "may not use ReadWriteOncePod with other access modes")
-        )
+        causes.append(errors.forbidden(where, "may not use ReadWriteOncePod with other access modes"))
     return causes
 
 
@@ -241,10 +274,11 @@ def check_volume(obj: Json) -> list[StatusCause]:
     """Check a PersistentVolume."""
     spec = obj.get("spec") or {}
     causes = _check_access_modes(spec, "")
-    if not spec.get("capacity"):
+    capacity = spec.get("capacity")
+    if not capacity:
         causes.append(errors.required("spec.capacity"))
-    elif "storage" not in spec["capacity"]:
-        causes.append(errors.not_supported("spec.capacity", list(spec["capacity"]), ["storage"]))
+    if list(capacity or ()) != ["storage"]:
+        causes.append(errors.not_supported("spec.capacity", capacity, ["storage"]))
     causes += check_resource_list(spec.get("capacity") or {}, "spec.capacity")
     sources = [key for key in spec if key not in _VOLUME_PLAIN]
     if not sources:
@@ -264,17 +298,21 @@ def check_volume_update(obj: Json, old: Json) -> list[StatusCause]:
     if fixed(new, _VOLUME_PLAIN) != fixed(before, _VOLUME_PLAIN):
         detail = "spec.persistentvolumesource is immutable after creation"
         causes.append(errors.forbidden("spec.persistentvolumesource", detail))
-    return causes + check_kept(new.get("volumeMode"), before.get("volumeMode"), "spec.volumeMode")
+    return causes + check_kept(new.get("volumeMode"), before.get("volumeMode"), "volumeMode")
 
 
 def check_claim(obj: Json) -> list[StatusCause]:
     """Check a PersistentVolumeClaim."""
-    spec = obj.get("spec") or {}
-    causes = _check_access_modes(spec, "at least 1 access mode is required")
+    return check_claim_spec(obj.get("spec") or {}, "spec")
+
+
+def check_claim_spec(spec: Json, field: str) -> list[StatusCause]:
+    """Check what a claim asks for, which may be a template of a StatefulSet."""
+    causes = _check_access_modes(spec, "at least 1 access mode is required", field)
     requests = (spec.get("resources") or {}).get("requests") or {}
     if "storage" not in requests:
-        causes.append(errors.required("spec.resources[storage]"))
-    return causes + check_resource_list(requests, "spec.resources.requests")
+        causes.append(errors.required(f"{field}.resources[storage]"))
+    return causes + check_amounts(requests, f"{field}.resources.requests")
 
 
 def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
@@ -335,6 +373,31 @@ def check_priority_class_update(obj: Json, old: Json) -> list[StatusCause]:
     return causes + check_kept(obj.get("preemptionPolicy"), old.get("preemptionPolicy"), "preemptionPolicy")
 
 
+def check_attachment_source(source: Json, field: str) -> list[StatusCause]:
+    """Check what a VolumeAttachment attaches."""
+    given = [name for name in ("inlineVolumeSpec", "persistentVolumeName") if source.get(name)]
+    if len(given) == 1:
+        return []
+    why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
+    return [errors.forbidden(field, why) if given else errors.required(field, why)]
+
+
+def check_volume_affinity(affinity: Json, field: str) -> list[StatusCause]:
+    """Check where a volume can be reached from."""
+    if affinity.get("required") is not None:
+        return []
+    return [errors.required(f"{field}.required", "must specify required node constraints")]
+
+
+_LIFECYCLES = ("Persistent", "Ephemeral")
+
+
+def check_lifecycles(modes: list[str], field: str) -> list[StatusCause]:
+    """Check what volumes a CSIDriver makes."""
+    wrong = [mode for mode in modes if mode not in _LIFECYCLES]
+    return [errors.not_supported(field, mode, _LIFECYCLES, is_sorted=True) for mode in wrong]
+
+
 def check_provisioner(provisioner: str, field: str) -> list[StatusCause]:
     """Check the provisioner of a StorageClass."""
     reason = names.qualified_name(provisioner.lower()) if provisioner else ""
@@ -345,7 +408,7 @@ def check_storage_class_update(obj: Json, old: Json) -> list[StatusCause]:
     """Parameters, provisioner, reclaim policy and binding mode of a StorageClass are fixed."""
     causes: list[StatusCause] = []
     for name in ("parameters", "provisioner", "reclaimPolicy"):
-        if tidy(obj.get(name)) != tidy(old.get(name)):
+        if (obj.get(name) or None) != (old.get(name) or None):
             causes.append(errors.forbidden(name, f"updates to {name} are forbidden."))
     return causes + check_kept(
         obj.get("volumeBindingMode"), old.get("volumeBindingMode"), "volumeBindingMode"

@@ -10,6 +10,7 @@ import msgspec
 from koordinator.api import label_selector, quantity
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
+from koordinator.api.scalars import is_ip
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 
@@ -61,9 +62,8 @@ def nanos(amount: str) -> int:
 
 def check_resource_list(resources: Json, field: str) -> list[StatusCause]:
     """Names and amounts of a map resource → quantity."""
-    reasons = ((name, names.qualified_name(name)) for name in resources)
-    causes = [errors.invalid(f"{field}[{name}]", name, reason) for name, reason in reasons if reason]
-    return causes + check_amounts(resources, field)
+    causes = [c for name in resources for c in names.check(names.qualified_name, name, f"{field}[{name}]")]
+    return [*causes, *check_amounts(resources, field)]
 
 
 def check_amounts(resources: Json, field: str) -> list[StatusCause]:
@@ -139,6 +139,24 @@ def check_port(port: Any, field: str) -> list[StatusCause]:
     return []
 
 
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def check_effect(effect: str, field: str) -> list[StatusCause]:
+    """Check the effect of a taint or toleration that has one."""
+    if not effect or effect in _EFFECTS:
+        return []
+    return [errors.not_supported(field, effect, _EFFECTS, is_sorted=True)]
+
+
+NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+
+
+def check_ip(text: str, field: str) -> list[StatusCause]:
+    """Check an address."""
+    return [] if is_ip(text) else [errors.invalid(field, text, NO_ADDRESS)]
+
+
 def is_extended(name: str) -> bool:
     """Return whether a resource is counted in whole units and never overcommitted (not one of Kubernetes' own)."""
     prefix, slash, _ = name.rpartition("/")
@@ -179,15 +197,15 @@ def check_kept(new: Any, old: Any, field: str, detail: str = "field is immutable
     return [errors.invalid(field, new, detail)] if tidy(new) != tidy(old) else []
 
 
-def keeps(path: str, detail: str = "field is immutable") -> Callable[[Json, Json], list[StatusCause]]:
-    """Return the check of an update that must not change what stands at a path."""
+def keeps(path: str, zero: Any = None) -> Callable[[Json, Json], list[StatusCause]]:
+    """Return the check of an update that must not change what stands at a path; `zero` is shown for nothing."""
 
     def value_of(obj: Any) -> Any:
         for name in path.split("."):
             obj = (obj or {}).get(name)
         return obj
 
-    return lambda obj, old: check_kept(value_of(obj), value_of(old), path, detail)
+    return lambda obj, old: check_kept(value_of(obj) or zero, value_of(old) or zero, path)
 
 
 def tidy(value: Any) -> Any:

@@ -13,6 +13,78 @@ from koordinator.local.schema import errors, names
 
 Json = dict[str, Any]
 
+_RESIZED = ("cpu", "memory")
+_RESIZE_POLICIES = ("NotRequired", "RestartContainer")
+_HOST_PATHS = (
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+)
+
+
+def check_resize_policy(policy: Json, field: str) -> list[StatusCause]:
+    """Check a ContainerResizePolicy; what is wrong is said of the whole list."""
+    where, causes = field.rpartition("[")[0], list[StatusCause]()
+    for name, known in (("resourceName", _RESIZED), ("restartPolicy", _RESIZE_POLICIES)):
+        value = policy.get(name) or ""
+        if not value:
+            causes.append(errors.required(where))
+        elif value not in known:
+            causes.append(errors.not_supported(where, value, known))
+    return causes
+
+
+def check_env_from(source: Json, field: str) -> list[StatusCause]:
+    """Check an EnvFromSource."""
+    given = [name for name in ("configMapRef", "secretRef") if source.get(name) is not None]
+    where = field.rpartition("[")[0]
+    if not given:
+        return [errors.invalid(where, "", "must specify one of: `configMapRef` or `secretRef`")]
+    causes = [errors.required(f"{field}.{name}.name") for name in given if not source[name].get("name")]
+    if len(given) > 1:
+        causes.append(errors.invalid(where, "", "may not have more than one field specified at a time"))
+    return causes
+
+
+_ID_MAX = (1 << 31) - 1
+
+
+def check_groups(groups: list[int], field: str) -> list[StatusCause]:
+    """Check the ids of groups."""
+    why = f"must be between 0 and {_ID_MAX}, inclusive"
+    return [
+        errors.invalid(f"{field}[{index}]", group, why)
+        for index, group in enumerate(groups)
+        if not 0 <= group <= _ID_MAX
+    ]
+
+
+def check_exec(action: Json, field: str) -> list[StatusCause]:
+    """Check an ExecAction."""
+    return [] if action.get("command") else [errors.required(f"{field}.command")]
+
+
+def check_secret_volume(source: Json, field: str) -> list[StatusCause]:
+    """Check a SecretVolumeSource."""
+    return [] if source.get("secretName") else [errors.required(f"{field}.secretName")]
+
+
+def check_host_path(source: Json, field: str) -> list[StatusCause]:
+    """Check a HostPathVolumeSource that has a path."""
+    path, kind = source.get("path") or "", source.get("type") or ""
+    causes: list[StatusCause] = []
+    if ".." in path.split("/"):
+        causes.append(errors.invalid(f"{field}.path", path, "must not contain '..'"))
+    if path and kind not in _HOST_PATHS:
+        causes.append(errors.not_supported(f"{field}.type", kind, _HOST_PATHS))
+    return causes
+
+
 _FILE_FIELDS = (
     "metadata.annotations",
     "metadata.labels",

@@ -11,11 +11,10 @@ from typing import Any
 from koordinator.api.scalars import is_ip
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks.common import check_port, check_unique
+from koordinator.local.schema.builtin.checks.common import NO_ADDRESS, check_ip, check_port, check_unique
 
 Json = dict[str, Any]
 
-_NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _NODE_PORT_RANGE = "provided port is not in the valid range. The range of valid ports is 30000-32767"
 
 
@@ -41,16 +40,33 @@ def check_service(obj: Json) -> list[StatusCause]:
             detail = f"may not be set to 'None' for {kind} services"
             causes.append(errors.invalid("spec.clusterIPs[0]", address, detail))
     elif address and not is_ip(address):
-        causes.append(errors.invalid("spec.clusterIPs[0]", address, _NO_ADDRESS))
+        causes.append(errors.invalid("spec.clusterIPs[0]", address, NO_ADDRESS))
     for index, external in enumerate(spec.get("externalIPs") or ()):
-        if not is_ip(external):
-            causes.append(errors.invalid(f"spec.externalIPs[{index}]", external, _NO_ADDRESS))
+        causes += check_ip(external, f"spec.externalIPs[{index}]")
+    causes += _check_reach(spec, kind)
     if kind == "ClusterIP":
         causes += [
             errors.forbidden(f"spec.ports[{index}].nodePort", "may not be used when `type` is 'ClusterIP'")
             for index, port in enumerate(ports)
             if port.get("nodePort")
         ]
+    return causes
+
+
+def _check_reach(spec: Json, kind: str) -> list[StatusCause]:
+    """Check what only Services have that are reached from outside."""
+    causes: list[StatusCause] = []
+    field = "spec.LoadBalancerSourceRanges"
+    ranges, policy = spec.get("loadBalancerSourceRanges"), spec.get("externalTrafficPolicy")
+    if ranges and kind != "LoadBalancer":
+        causes.append(errors.forbidden(field, "may only be used when `type` is 'LoadBalancer'"))
+    for index, each in enumerate(ranges or ()):
+        if _network(each) is None:
+            causes.append(_bad_cidr(f"{field}[{index}]", each))
+    is_external = kind in ("LoadBalancer", "NodePort") or (kind == "ClusterIP" and spec.get("externalIPs"))
+    if policy and not is_external:
+        why = "may only be set for externally-accessible services"
+        causes.append(errors.invalid("spec.externalTrafficPolicy", policy, why))
     return causes
 
 
@@ -64,7 +80,7 @@ def _check_ports(ports: list[Json]) -> list[StatusCause]:
         causes += names.check_given(names.label_1123, name, f"{where}.name")
         if "port" not in port:
             causes += check_port(0, f"{where}.port")
-        if port.get("targetPort"):
+        if "targetPort" in port:
             causes += check_port(port["targetPort"], f"{where}.targetPort")
         node_port = port.get("nodePort")
         if node_port and not 30_000 <= node_port <= 32_767:
@@ -115,6 +131,15 @@ def check_subset(subset: Json, field: str) -> list[StatusCause]:
     return causes
 
 
+def check_endpoint(endpoint: Json, field: str) -> list[StatusCause]:
+    """Check an endpoint of a slice: that it has addresses, and its names."""
+    causes: list[StatusCause] = []
+    if not endpoint.get("addresses"):
+        causes.append(errors.required(f"{field}.addresses", "must contain at least 1 address"))
+    causes += names.check_given(names.label_1123, endpoint.get("hostname"), f"{field}.hostname")
+    return causes + names.check_given(names.subdomain_1123, endpoint.get("nodeName"), f"{field}.nodeName")
+
+
 def check_slice(endpoint_slice: Json) -> list[StatusCause]:
     """Check an EndpointSlice."""
     endpoints = endpoint_slice.get("endpoints") or []
@@ -122,6 +147,8 @@ def check_slice(endpoint_slice: Json) -> list[StatusCause]:
         return [errors.too_many("endpoints", len(endpoints), _ENDPOINTS_MAX)]
     version = _VERSIONS.get(endpoint_slice.get("addressType") or "")
     causes: list[StatusCause] = []
+    for index, port in enumerate(endpoint_slice.get("ports") or ()):
+        causes += names.check_given(names.label_1123, port.get("name"), f"ports[{index}].name")
     for index, endpoint in enumerate(endpoints):
         field, addresses = f"endpoints[{index}].addresses", endpoint.get("addresses") or []
         if len(addresses) > _ADDRESSES_MAX:
@@ -140,7 +167,7 @@ def _check_address(text: str, field: str) -> list[StatusCause]:
     # Unlike Kubernetes, loopback addresses are taken: what serves this cluster (webhooks) runs on this machine.
     address = _address(text)
     if address is None:
-        return [errors.invalid(field, text, _NO_ADDRESS)]
+        return [errors.invalid(field, text, NO_ADDRESS)]
     troubles = (
         (address.is_unspecified, f"may not be unspecified ({text})"),
         (address.is_link_local, "may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
@@ -186,6 +213,15 @@ def _check_host(host: str, field: str) -> list[StatusCause]:
 def check_hosts(hosts: list[str], field: str) -> list[StatusCause]:
     """Check the hosts of an IngressTLS."""
     return [cause for index, host in enumerate(hosts) for cause in _check_host(host, f"{field}[{index}]")]
+
+
+def check_names(hosts: list[str], field: str) -> list[StatusCause]:
+    """Check plain host names."""
+    return [
+        cause
+        for index, host in enumerate(hosts)
+        for cause in names.check(names.subdomain_1123, host, f"{field}[{index}]")
+    ]
 
 
 def check_rule_host(host: str, field: str) -> list[StatusCause]:

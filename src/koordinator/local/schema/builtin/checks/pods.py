@@ -87,6 +87,7 @@ def check_spec(spec: Json, field: str) -> list[StatusCause]:
             if each.get("name")
         )
     causes += _check_host_ports(spec.get("containers") or (), f"{field}.containers")
+    causes += _check_sysctls(spec, field) + _check_node_ports(spec, field)
     causes += _check_spread(spec.get("topologySpreadConstraints") or (), f"{field}.topologySpreadConstraints")
     gates = [
         (f"{field}.schedulingGates[{index}]", gate.get("name") or "")
@@ -94,6 +95,44 @@ def check_spec(spec: Json, field: str) -> list[StatusCause]:
     ]
     causes += [cause for path, gate in gates for cause in names.check(names.qualified_name, gate, path)]
     return causes + check_unique(gates)
+
+
+def check_topology_key(key: str, field: str) -> list[StatusCause]:
+    """Check the key of a PodAffinityTerm."""
+    causes = [] if key else [errors.required(field, "can not be empty")]
+    return causes + names.check(names.qualified_name, key, field)
+
+
+def _check_node_ports(spec: Json, field: str) -> list[StatusCause]:
+    """Check that containers in their node's network have its ports."""
+    if not spec.get("hostNetwork"):
+        return []
+    return [
+        errors.invalid(
+            f"{field}.{group}[{i}].ports[{j}].hostPort",
+            port["hostPort"],
+            "must match `containerPort` when `hostNetwork` is true",
+        )
+        for group in ("containers", "initContainers")
+        for i, container in enumerate(spec.get(group) or ())
+        for j, port in enumerate(container.get("ports") or ())
+        if port.get("hostPort") and port["hostPort"] != port.get("containerPort", 0)
+    ]
+
+
+def _check_sysctls(spec: Json, field: str) -> list[StatusCause]:
+    """Check that a pod in its node's network sets none of its parameters."""
+    if not spec.get("hostNetwork"):
+        return []
+    return [
+        errors.invalid(
+            f"{field}.securityContext.sysctls[{index}].name",
+            each["name"],
+            "may not be specified when 'hostNetwork' is true",
+        )
+        for index, each in enumerate((spec.get("securityContext") or {}).get("sysctls") or ())
+        if (each.get("name") or "").replace("/", ".").startswith("net.")
+    ]
 
 
 def check_mounts(spec: Json, field: str, more_volumes: Iterable[str] = ()) -> list[StatusCause]:
@@ -117,8 +156,11 @@ def check_pod(pod: Json) -> list[StatusCause]:
 def check_template(template: Json, field: str) -> list[StatusCause]:
     """Check a pod template: labels and annotations."""
     meta = template.get("metadata") or {}
-    causes = names.check_labels(meta.get("labels"), f"{field}.metadata.labels")
-    return causes + names.check_annotations(meta.get("annotations"), f"{field}.metadata.annotations")
+    causes = names.check_labels(meta.get("labels"), f"{field}.labels")  # as the API server names them
+    if (template.get("spec") or {}).get("ephemeralContainers"):
+        why = "ephemeral containers not allowed in pod template"
+        causes.append(errors.forbidden(f"{field}.spec.ephemeralContainers", why))
+    return causes + names.check_annotations(meta.get("annotations"), f"{field}.annotations")
 
 
 def check_container(container: Json, field: str) -> list[StatusCause]:
@@ -139,6 +181,13 @@ def check_container(container: Json, field: str) -> list[StatusCause]:
         threshold = (container.get(probe) or {}).get("successThreshold", 1)
         if threshold != 1:
             causes.append(errors.invalid(f"{field}.{probe}.successThreshold", threshold, "must be 1"))
+    period_s = (container.get("readinessProbe") or {}).get("terminationGracePeriodSeconds")
+    if period_s is not None:
+        where, why = (
+            f"{field}.readinessProbe.terminationGracePeriodSeconds",
+            "must not be set for readinessProbes",
+        )
+        causes.append(errors.invalid(where, period_s, why))
     return causes
 
 
@@ -147,14 +196,11 @@ def _check_init(container: Json, field: str) -> list[StatusCause]:
     if restart == "Always":
         return []
     why = "may not be set for init containers without restartPolicy=Always"
-    causes = [
+    return [
         errors.forbidden(f"{field}.{part}", why)
         for part in (*_PROBES, "lifecycle")
         if container.get(part) is not None
     ]
-    if restart not in {None, "Never", "OnFailure"}:
-        causes.append(errors.not_supported(f"{field}.restartPolicy", restart, ["Always"]))
-    return causes
 
 
 def _check_ephemeral(spec: Json, field: str) -> list[StatusCause]:
@@ -269,18 +315,18 @@ def check_volume(volume: Json, field: str) -> list[StatusCause]:
 def check_toleration(toleration: Json, field: str) -> list[StatusCause]:
     """One toleration."""
     causes: list[StatusCause] = []
-    key, operator = toleration.get("key", ""), toleration.get("operator", "") or "Equal"
+    key, given = toleration.get("key", ""), toleration.get("operator", "")
+    operator = given or "Equal"
     value, effect = toleration.get("value", ""), toleration.get("effect", "")
     if not key and operator != "Exists":
         detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-        causes.append(errors.invalid(f"{field}.operator", operator, detail))
+        causes.append(errors.invalid(f"{field}.operator", given, detail))
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
         detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         causes.append(errors.invalid(f"{field}.effect", effect, detail))
     if operator == "Exists" and value:
-        causes.append(
-            errors.invalid(f"{field}.operator", toleration, "value must be empty when `operator` is 'Exists'")
-        )
+        why = "value must be empty when `operator` is 'Exists'"
+        causes.append(errors.invalid(f"{field}.operator", value, why))
     elif value and operator == "Equal":
         causes += names.check(names.label_value, value, f"{field}.operator")
     elif operator in ("Lt", "Gt") and tolerations.integer(value) is None:
@@ -295,6 +341,8 @@ def _check_spread(constraints: Any, field: str) -> list[StatusCause]:
     for index, item in enumerate(constraints):
         where = f"{field}[{index}]"
         pair = (item.get("topologyKey", ""), item.get("whenUnsatisfiable", ""))
+        if not pair[0]:
+            causes.append(errors.required(f"{where}.topologyKey", "can not be empty"))
         if pair in seen:
             causes.append(
                 errors.duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {pair[1]}}}")

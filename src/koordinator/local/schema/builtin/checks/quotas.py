@@ -120,16 +120,19 @@ def check_limit_range(limit_range: Json) -> list[StatusCause]:
     seen: set[str] = set()
     for index, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
         field, kind = f"spec.limits[{index}]", limit.get("type") or ""
-        reason = names.qualified_name(kind) if kind else ""
-        if reason:
-            causes.append(errors.invalid(f"{field}.type", kind, reason))
-        elif kind and "/" not in kind and kind not in _LIMIT_TYPES:
-            why = "must be a standard limit type or fully qualified"
-            causes.append(errors.invalid(f"{field}.type", kind, why))
         if kind in seen:
             causes.append(errors.duplicate(f"{field}.type", kind))
         seen.add(kind)
         causes += _check_limit(limit, kind, field)
+    return causes
+
+
+def check_limit_type(kind: str, field: str) -> list[StatusCause]:
+    """Check what a limit is about."""
+    causes = names.check(names.qualified_name, kind, field)
+    if not causes and "/" not in kind and kind not in _LIMIT_TYPES:
+        why = "must be a standard limit type or fully qualified"
+        causes.append(errors.invalid(field, kind, why))
     return causes
 
 

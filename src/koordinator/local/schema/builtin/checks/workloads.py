@@ -7,7 +7,7 @@ from typing import Any
 
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks import pods
+from koordinator.local.schema.builtin.checks import cluster, pods
 from koordinator.local.schema.builtin.checks.common import (
     check_int_or_percent,
     check_kept,
@@ -195,8 +195,8 @@ def check_scaling_policy(policy: Json, field: str) -> list[StatusCause]:
 _CRON_NAME_MAX = 52  # a Job's name adds eleven characters
 
 
-def _check_selector_and_template(obj: Json, empty: str) -> list[StatusCause]:
-    """Selector, template, and that the one selects the other."""
+def _check_selector_and_template(obj: Json, empty: str, maker: str) -> list[StatusCause]:
+    """Selector, template, and that the one selects the other; `maker` makes the pods."""
     spec = obj.get("spec") or {}
     template = spec.get("template") or {}
     causes: list[StatusCause] = []
@@ -206,6 +206,11 @@ def _check_selector_and_template(obj: Json, empty: str) -> list[StatusCause]:
             causes.append(errors.invalid("spec.selector", selector, empty))
         elif not check_label_selector(selector, "spec.selector"):
             causes += _check_selected(selector, template)
+    else:
+        causes += _check_selected({"matchLabels": {"": ""}}, template)  # nothing
+    if (template.get("spec") or {}).get("activeDeadlineSeconds") is not None:
+        why = f"activeDeadlineSeconds in {maker} is not Supported"
+        causes.append(errors.forbidden("spec.template.spec.activeDeadlineSeconds", why))
     claims = [
         (claim.get("metadata") or {}).get("name", "") for claim in spec.get("volumeClaimTemplates") or ()
     ]
@@ -217,7 +222,7 @@ def _check_selected(selector: Json, template: Json) -> list[StatusCause]:
     if selects(selector, labels):
         return []
     detail = "`selector` does not match template `labels`"
-    return [errors.invalid("spec.template.metadata.labels", labels, detail)]
+    return [errors.invalid("spec.template.metadata.labels", labels or None, detail)]
 
 
 def _check_always_restarts(spec: Json) -> list[StatusCause]:
@@ -235,7 +240,7 @@ def check_pod_template(obj: Json) -> list[StatusCause]:
 def check_deployment(obj: Json) -> list[StatusCause]:
     """Check a Deployment."""
     spec = obj.get("spec") or {}
-    causes = _check_selector_and_template(obj, "empty selector is invalid for deployment")
+    causes = _check_selector_and_template(obj, "empty selector is invalid for deployment", "ReplicaSet")
     causes += _check_always_restarts(spec)
     strategy = spec.get("strategy") or {}
     rolling = strategy.get("rollingUpdate")
@@ -266,7 +271,7 @@ def _check_rolling(rolling: Json, field: str) -> list[StatusCause]:
 
 def check_replica_set(obj: Json) -> list[StatusCause]:
     """Check a ReplicaSet."""
-    causes = _check_selector_and_template(obj, "empty selector is invalid for deployment")
+    causes = _check_selector_and_template(obj, "empty selector is invalid for deployment", "ReplicaSet")
     return causes + _check_always_restarts(obj.get("spec") or {})
 
 
@@ -274,18 +279,28 @@ def check_replication_controller(obj: Json) -> list[StatusCause]:
     """Check a ReplicationController: a plain label map selects."""
     spec = obj.get("spec") or {}
     selector, template = spec.get("selector") or {}, spec.get("template") or {}
+    causes = [] if selector else [errors.required("spec.selector")]
+    if spec.get("template") is None:
+        return [*causes, errors.required("spec.template")]
     if not selector:
-        return [errors.required("spec.selector")]
-    causes = _check_selected({"matchLabels": selector}, template)
+        return causes
+    if (template.get("spec") or {}).get("activeDeadlineSeconds") is not None:
+        why = "activeDeadlineSeconds in ReplicationController is not Supported"
+        causes.append(errors.forbidden("spec.template.spec.activeDeadlineSeconds", why))
+    causes += _check_selected({"matchLabels": selector}, template)
     causes += pods.check_mounts(template.get("spec") or {}, "spec.template.spec")
     return causes + _check_always_restarts(spec)
 
 
 def check_stateful_set(obj: Json) -> list[StatusCause]:
     """Check a StatefulSet."""
-    causes = _check_selector_and_template(obj, "empty selector is invalid for statefulset")
+    causes = _check_selector_and_template(obj, "empty selector is invalid for statefulset", "StatefulSet")
     spec = obj.get("spec") or {}
     causes += _check_always_restarts(spec)
+    for index, claim in enumerate(spec.get("volumeClaimTemplates") or ()):
+        causes += cluster.check_claim_spec(
+            claim.get("spec") or {}, f"spec.volumeClaimTemplates[{index}].spec"
+        )
     strategy = spec.get("updateStrategy") or {}
     if strategy.get("type") == "OnDelete" and strategy.get("rollingUpdate"):
         detail = "only allowed for updateStrategy 'RollingUpdate'"
@@ -295,7 +310,7 @@ def check_stateful_set(obj: Json) -> list[StatusCause]:
 
 def check_daemon_set(obj: Json) -> list[StatusCause]:
     """Check a DaemonSet."""
-    causes = _check_selector_and_template(obj, "empty selector is invalid for daemonset")
+    causes = _check_selector_and_template(obj, "empty selector is invalid for daemonset", "DaemonSet")
     spec = obj.get("spec") or {}
     causes += _check_always_restarts(spec)
     rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate")
@@ -306,7 +321,7 @@ def check_daemon_set(obj: Json) -> list[StatusCause]:
         causes += check_int_or_percent(surge, f"{field}.maxSurge")
         if is_zero(surge) and is_zero(unavailable):
             detail = "cannot be 0 when maxSurge is 0"
-            causes.append(errors.invalid(f"{field}.maxUnavailable", unavailable, detail))
+            causes.append(errors.required(f"{field}.maxUnavailable", detail))
         elif not is_zero(surge) and not is_zero(unavailable):
             detail = "may not be set when maxUnavailable is non-zero"
             causes.append(errors.invalid(f"{field}.maxSurge", surge, detail))
@@ -337,17 +352,45 @@ def _is_generated(selector: Json) -> bool:
 def _check_job_spec(spec: Json, field: str) -> list[StatusCause]:
     pod = (spec.get("template") or {}).get("spec") or {}
     causes = pods.check_mounts(pod, f"{field}.template.spec")
-    policy = pod.get("restartPolicy", "Always")
-    if policy not in {"OnFailure", "Never"}:
-        causes.append(
-            errors.required(f"{field}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
-            if not policy
-            else errors.not_supported(f"{field}.template.spec.restartPolicy", policy, ["OnFailure", "Never"])
-        )
-    if spec.get("completionMode") == "Indexed" and spec.get("completions") is None:
+    causes += _check_restarts(
+        spec, pod.get("restartPolicy") or "Always", f"{field}.template.spec.restartPolicy"
+    )
+    is_indexed = spec.get("completionMode") == "Indexed"
+    if is_indexed and spec.get("completions") is None:
         detail = "when completion mode is Indexed"
         causes.append(errors.required(f"{field}.completions", detail))
+    elif is_indexed and (spec.get("maxFailedIndexes") or 0) > spec["completions"]:
+        detail = "must be less than or equal to completions"
+        causes.append(errors.invalid(f"{field}.maxFailedIndexes", spec["maxFailedIndexes"], detail))
+    if not is_indexed:
+        causes += [
+            errors.invalid(f"{field}.{name}", spec[name], "requires indexed completion mode")
+            for name in ("backoffLimitPerIndex", "maxFailedIndexes")
+            if spec.get(name) is not None
+        ]
+    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
+        causes.append(errors.required(f"{field}.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
     return causes
+
+
+def _check_restarts(spec: Json, policy: str, field: str) -> list[StatusCause]:
+    """Check whether the pods of a Job restart in place."""
+    if policy == "Always":
+        return [errors.required(field, 'valid values: "OnFailure", "Never"')]
+    if policy not in {"OnFailure", "Never"}:
+        return [errors.not_supported(field, policy, ["OnFailure", "Never"], is_sorted=True)]
+    if spec.get("podFailurePolicy") is not None and policy != "Never":
+        why = 'only "Never" is supported when podFailurePolicy is specified'
+        return [errors.invalid(field, policy, why)]
+    return []
+
+
+def check_revision(revision: Json) -> list[StatusCause]:
+    """Check a ControllerRevision."""
+    data = revision.get("data")
+    if data is None:
+        return [errors.required("data", "data is mandatory")]
+    return [] if isinstance(data, dict) else [errors.required("data", "data must be a valid JSON object")]
 
 
 def check_cron_job(obj: Json) -> list[StatusCause]:

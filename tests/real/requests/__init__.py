@@ -1,0 +1,1 @@
+"""Random requests about built-in kinds, answered by kube-apiserver and by our API server, and compared."""
