@@ -145,6 +145,23 @@ async def test_a_binding_puts_the_pod_on_its_node() -> None:
     assert names(api, "pods", field_selector="spec.nodeName=n1") == ["web-0"]
 
 
+ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+
+
+async def test_a_bound_pod_says_where_its_node_is() -> None:
+    api = backend()
+    labels = {ZONE: "z", REGION: "r", "disk": "ssd"}
+    await create(api, "nodes", {"metadata": {"name": "n1", "labels": labels}})
+    body = pod("web-0", labels={"app": "web", ZONE: "mine"})
+    await create(api, "pods", body, "default")
+    placed = await create(api, "pods", pod("web-1", node="n1"), "default")
+
+    await bind(api, metadata={"name": "web-0", "labels": {"by": "us"}})
+
+    assert stored(api)["metadata"]["labels"] == {"app": "web", ZONE: "z", REGION: "r", "by": "us"}
+    assert placed.obj["metadata"]["labels"] == {ZONE: "z", REGION: "r"}
+
+
 async def test_a_pod_is_bound_once() -> None:
     api = backend()
     await created(api)

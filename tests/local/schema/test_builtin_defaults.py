@@ -116,6 +116,24 @@ def test_workloads_get_their_defaults(kind: str, expected: Any) -> None:
     assert spec["template"]["spec"]["restartPolicy"] == "Always"
 
 
+def test_failures_per_index_leave_failures_of_all_unlimited() -> None:
+    body = workload("Job")
+    body["spec"] |= {"completionMode": "Indexed", "completions": 3, "backoffLimitPerIndex": 1}
+
+    assert prepared("Job", body)["spec"]["backoffLimit"] == 2**31 - 1
+
+
+def test_a_condition_of_a_failure_policy_is_true_unless_it_says_so() -> None:
+    body = workload("Job")
+    rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    body["spec"]["podFailurePolicy"] = {"rules": [rule]}
+
+    spec = prepared("Job", body)["spec"]
+    [kept] = spec["podFailurePolicy"]["rules"]
+    assert kept["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert spec["podReplacementPolicy"] == "Failed"
+
+
 def test_a_recreating_deployment_gets_no_rolling_update() -> None:
     made = prepared("Deployment", workload("Deployment", strategy={"type": "Recreate"}))
 

@@ -26,11 +26,12 @@ from koordinator.local.controllers.ownership import Children, is_deleting
 from koordinator.local.controllers.pod_control import PodControl
 from koordinator.local.controllers.replicaset import next_available_s
 from koordinator.local.controllers.revisions import POD_LABEL
+from koordinator.local.schema.builtin.defaults import TEMPLATE_GENERATION
 
 BURST_MAX = 250  # pods created or deleted in one go, as upstream
 ON_DELETE = "OnDelete"
 # How often the template changed, as the API server counts it for old clients.
-TEMPLATE_GENERATION, GENERATION_LABEL = "deprecated.daemonset.template.generation", "pod-template-generation"
+GENERATION_LABEL = "pod-template-generation"
 
 
 _ALWAYS_TOLERATED = (

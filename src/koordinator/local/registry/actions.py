@@ -14,7 +14,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ObjectRecord, WriteOptions
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local import service_account_tokens
-from koordinator.local.registry import metadata, refusals
+from koordinator.local.registry import metadata, pods, refusals
 from koordinator.local.registry.kinds import ServedKind, is_condition_true
 from koordinator.local.registry.writing import ObjectWriter
 from koordinator.local.schema import errors as fields
@@ -206,6 +206,11 @@ def bind(
     options: WriteOptions,
 ) -> dict[str, Any]:
     """Put a pod on a node. Raises: Invalid, Conflict."""
+    node = _target(body)
+    if body["target"].get("kind"):
+        meta = dict(metadata.of(body))
+        pods.add_topology(meta, writer.store, node)
+        body = {**body, "metadata": meta}
     changed = bound(pod.obj, resource, body, writer.now_text())
     if not options.dry_run:
         writer.overwrite(kind, pod, changed)

@@ -22,6 +22,7 @@ from koordinator.local.registry.pods import PodStrategy
 from koordinator.local.registry.reading import INDEXES, SELECTABLE, FieldReader
 from koordinator.local.registry.scale import BUILTIN_PATHS, Paths
 from koordinator.local.registry.strategies import (
+    DaemonSetStrategy,
     JobStrategy,
     KindFacts,
     NamespaceStrategy,
@@ -174,6 +175,7 @@ _STRATEGIES: dict[str, type[RestStrategy]] = {
     "pods": PodStrategy,
     "namespaces": NamespaceStrategy,
     "services": ServiceStrategy,
+    "daemonsets.apps": DaemonSetStrategy,
     "jobs.batch": JobStrategy,
     "customresourcedefinitions.apiextensions.k8s.io": DefinitionStrategy,
 }

@@ -1,6 +1,7 @@
 """Pods: what the API server fills in and which priority and tolerations its admission plugins give.
 
-Source: the pod strategy, and the admission plugins Priority, DefaultTolerationSeconds and ServiceAccount.
+Source: the pod strategy, and the admission plugins Priority, DefaultTolerationSeconds, ServiceAccount and
+PodTopologyLabels.
 """
 
 from typing import Any
@@ -15,10 +16,13 @@ from koordinator.local.registry.strategies import KindFacts, RestStrategy, Strat
 from koordinator.local.schema import errors as fields
 from koordinator.local.schema.builtin.checks import pod_updates
 from koordinator.local.schema.known import ByIdentity, is_shared, share
+from koordinator.local.store import ObjectStore
 
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
 ACCOUNTS = "serviceaccounts"
 DEFAULT_ACCOUNT = "default"
+NODES = "nodes"
+_TOPOLOGY = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 TOLERATION_S = 300  # how long pods stay on a node that is not ready or unreachable, unless they say so
 _EVICTING_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _ENDED = ("Succeeded", "Failed")
@@ -40,6 +44,8 @@ class PodStrategy(RestStrategy):
     def admit_create(self, obj: dict[str, Any], around: StrategyContext) -> None:
         sent = obj.get("spec") or {}
         spec = dict(sent)
+        if sent.get("nodeName"):
+            add_topology(obj["metadata"], around.store, sent["nodeName"])
         if around.checks:
             _check_account(spec, self, obj["metadata"], around)
         _give_priority(spec, self, obj["metadata"].get("name", ""), around)
@@ -103,6 +109,16 @@ class PodStrategy(RestStrategy):
         if not spec.get("nodeName") or status.get("phase") in _ENDED:
             return 0
         return 1 if period_s < 0 else int(period_s)
+
+
+def add_topology(meta: dict[str, Any], store: ObjectStore, node: str) -> None:
+    """Give a pod, or the binding of one, the labels that say where its node is; of a node that is not there nothing is
+    known."""
+    found = store.table(NODES).get("", node)
+    labels = (found.obj["metadata"].get("labels") or {}) if found is not None else {}
+    taken = {name: labels[name] for name in _TOPOLOGY if name in labels}
+    if taken:
+        meta["labels"] = {**(meta.get("labels") or {}), **taken}
 
 
 def qos_class(obj: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors as fields
-from koordinator.local.schema.builtin.defaults import NAME_LABEL
+from koordinator.local.schema.builtin.defaults import NAME_LABEL, TEMPLATE_GENERATION
 from koordinator.local.store import ObjectStore
 
 STATUS_ONLY = ("labels", "annotations", "finalizers", "ownerReferences")
@@ -359,6 +359,32 @@ def _give_node_ports(
     return []
 
 
+class DaemonSetStrategy(RestStrategy):
+    """DaemonSets count how often their template changed, in an annotation that users cannot set."""
+
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
+        _count_templates(obj, _templates(obj) or 1)
+        return []
+
+    def prepare_update(
+        self, obj: dict[str, Any], old: dict[str, Any], around: StrategyContext
+    ) -> list[StatusCause]:
+        is_other = obj["spec"].get("template") != old["spec"].get("template")
+        _count_templates(obj, _templates(old) + is_other)
+        return []
+
+
+def _templates(obj: dict[str, Any]) -> int:
+    """Return how many templates a DaemonSet has had; 0 when it does not say."""
+    text = (obj["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _count_templates(obj: dict[str, Any], count: int) -> None:
+    meta = obj["metadata"]
+    meta["annotations"] = {**(meta.get("annotations") or {}), TEMPLATE_GENERATION: str(count)}
+
+
 class JobStrategy(RestStrategy):
     """Jobs select their pods by their own uid, unless the user chose a selector."""
 
@@ -370,12 +396,15 @@ class JobStrategy(RestStrategy):
         meta = obj["metadata"]
         template = dict(spec.get("template") or {})
         template_meta = dict(template.get("metadata") or {})
-        labels = dict(template_meta.get("labels") or {})
+        given = template_meta.get("labels")
+        labels = dict(given or {})
         labels.update(dict.fromkeys(_JOB_NAME_LABELS, meta["name"]))
         labels.update(dict.fromkeys(_JOB_UID_LABELS, meta["uid"]))
         template_meta["labels"] = labels
         template["metadata"] = template_meta
         spec["template"] = template
+        if not meta.get("labels") or meta["labels"] is given:  # it has the labels of its pods by default
+            meta["labels"] = labels
         if not spec.get("selector"):
             spec["selector"] = {"matchLabels": {_JOB_UID_LABELS[0]: meta["uid"]}}
         return []

@@ -27,6 +27,11 @@ def invalid(field: str, value: Any, detail: str) -> StatusCause:
     return _cause("FieldValueInvalid", field, f"Invalid value: {shown(value)}: {detail}")
 
 
+def invalid_whole(field: str, detail: str) -> StatusCause:
+    """`spec.rules[0]: Invalid value: one of ... is required`: an object whose members do not go together."""
+    return _cause("FieldValueInvalid", field, f"Invalid value: {detail}")
+
+
 def type_invalid(field: str, value: Any, detail: str) -> StatusCause:
     """Return a value of the wrong JSON type in a custom resource."""
     return _cause("FieldValueTypeInvalid", field, f"Invalid value: {shown(value)}: {detail}")

@@ -17,6 +17,8 @@ from koordinator.local.schema.builtin.pod_defaults import (
 
 _RBAC = "rbac.authorization.k8s.io"
 NAME_LABEL = "kubernetes.io/metadata.name"
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+_INT32_MAX = 2**31 - 1
 
 
 def _workload(value: Json, **defaults: Any) -> Json:
@@ -34,7 +36,7 @@ def _replication_controller(spec: Json) -> Json:
 
 
 def _labelled(obj: Json) -> Json:
-    """A ReplicationController without labels has those of its pods."""
+    """A ReplicationController or Job without labels has those of its pods."""
     labels = (((obj.get("spec") or {}).get("template") or {}).get("metadata") or {}).get("labels")
     meta = obj.get("metadata") or {}
     return {**obj, "metadata": {**meta, "labels": labels}} if labels and not meta.get("labels") else obj
@@ -67,15 +69,29 @@ def _stateful_set(spec: Json) -> Json:
     return change_each(spec, "volumeClaimTemplates", claim)
 
 
+def _counted(obj: Json) -> Json:
+    """A DaemonSet has a count of its templates, which the registry keeps."""
+    meta = obj.get("metadata") or {}
+    annotations = fill(meta.get("annotations") or {}, **{TEMPLATE_GENERATION: "0"})
+    return {**obj, "metadata": {**meta, "annotations": annotations}}
+
+
 def _daemon_set(spec: Json) -> Json:
     spec = _workload(spec, revisionHistoryLimit=10, updateStrategy={})
     return change(spec, "updateStrategy", lambda own: _rolling(own, maxSurge=0, maxUnavailable=1))
 
 
+_failure_policy = at("podFailurePolicy.rules[].onPodConditions[]", filling(status="True"))
+
+
 def _job(spec: Json) -> Json:
-    spec = _workload(spec, backoffLimit=6, completionMode="NonIndexed", suspend=False)
+    limit = 6 if spec.get("backoffLimitPerIndex") is None else _INT32_MAX
+    spec = _workload(
+        spec, backoffLimit=limit, completionMode="NonIndexed", suspend=False, manualSelector=False
+    )
     if "completions" not in spec and "parallelism" not in spec:
         spec = {**spec, "completions": 1, "parallelism": 1}
+    spec = _failure_policy(spec)
     replacement = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
     return fill(spec, parallelism=1, podReplacementPolicy=replacement)
 
@@ -88,10 +104,10 @@ def _cron_job(spec: Json) -> Json:
         successfulJobsHistoryLimit=3,
         failedJobsHistoryLimit=1,
     )
-    return _job_template(spec)
+    return at("jobTemplate.spec", _failure_policy)(_pod_of_template(spec))
 
 
-_job_template = at("jobTemplate.spec.template.spec", pod_defaults.spec)
+_pod_of_template = at("jobTemplate.spec.template.spec", pod_defaults.spec)
 
 
 def _timeout_of(spec: Json) -> Any:
@@ -324,8 +340,8 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("apps", "Deployment"): at("spec", _deployment),
     ("apps", "ReplicaSet"): at("spec", lambda spec: _workload(spec, replicas=1)),
     ("apps", "StatefulSet"): at("spec", _stateful_set),
-    ("apps", "DaemonSet"): at("spec", _daemon_set),
-    ("batch", "Job"): at("spec", _job),
+    ("apps", "DaemonSet"): lambda obj: change(_counted(obj), "spec", _daemon_set),
+    ("batch", "Job"): lambda obj: change(_labelled(obj), "spec", _job),
     ("batch", "CronJob"): at("spec", _cron_job),
     ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
     ("scheduling.k8s.io", "PriorityClass"): filling(preemptionPolicy="PreemptLowerPriority"),

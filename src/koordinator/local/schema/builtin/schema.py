@@ -94,6 +94,7 @@ _NOT_NEGATIVE_FIELDS = {
     "ScaleSpec": "replicas",
     "JobSpec": "parallelism completions backoffLimit backoffLimitPerIndex maxFailedIndexes activeDeadlineSeconds "
     "ttlSecondsAfterFinished",
+    "SuccessPolicyRule": "succeededCount",
     "CronJobSpec": "startingDeadlineSeconds successfulJobsHistoryLimit failedJobsHistoryLimit",
     "PodSpec": "terminationGracePeriodSeconds",
     "Probe": "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold",
@@ -166,6 +167,11 @@ _MAY_BE_EMPTY = frozenset(
         ("Subject", "kind"),
         ("LimitRangeSpec", "limits"),
         ("PodFailurePolicy", "rules"),
+        ("PodFailurePolicyRule", "action"),
+        ("PodFailurePolicyOnExitCodesRequirement", "operator"),
+        ("PodFailurePolicyOnExitCodesRequirement", "values"),
+        ("PodFailurePolicyOnPodConditionsPattern", "status"),
+        ("SuccessPolicy", "rules"),
         ("NodeSelector", "nodeSelectorTerms"),  # the checks have their own words
         ("ContainerResizePolicy", "resourceName"),
         ("ContainerResizePolicy", "restartPolicy"),

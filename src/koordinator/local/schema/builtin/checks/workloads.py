@@ -192,9 +192,6 @@ def check_scaling_policy(policy: Json, field: str) -> list[StatusCause]:
     return causes
 
 
-_CRON_NAME_MAX = 52  # a Job's name adds eleven characters
-
-
 def _check_selector_and_template(obj: Json, empty: str, maker: str) -> list[StatusCause]:
     """Selector, template, and that the one selects the other; `maker` makes the pods."""
     spec = obj.get("spec") or {}
@@ -205,9 +202,9 @@ def _check_selector_and_template(obj: Json, empty: str, maker: str) -> list[Stat
         if is_empty_selector(selector):
             causes.append(errors.invalid("spec.selector", selector, empty))
         elif not check_label_selector(selector, "spec.selector"):
-            causes += _check_selected(selector, template)
+            causes += check_selected(selector, template)
     else:
-        causes += _check_selected({"matchLabels": {"": ""}}, template)  # nothing
+        causes += check_selected({"matchLabels": {"": ""}}, template)  # nothing
     if (template.get("spec") or {}).get("activeDeadlineSeconds") is not None:
         why = f"activeDeadlineSeconds in {maker} is not Supported"
         causes.append(errors.forbidden("spec.template.spec.activeDeadlineSeconds", why))
@@ -217,7 +214,7 @@ def _check_selector_and_template(obj: Json, empty: str, maker: str) -> list[Stat
     return causes + pods.check_mounts(template.get("spec") or {}, "spec.template.spec", claims)
 
 
-def _check_selected(selector: Json, template: Json) -> list[StatusCause]:
+def check_selected(selector: Json, template: Json) -> list[StatusCause]:
     labels = (template.get("metadata") or {}).get("labels") or {}
     if selects(selector, labels):
         return []
@@ -287,7 +284,7 @@ def check_replication_controller(obj: Json) -> list[StatusCause]:
     if (template.get("spec") or {}).get("activeDeadlineSeconds") is not None:
         why = "activeDeadlineSeconds in ReplicationController is not Supported"
         causes.append(errors.forbidden("spec.template.spec.activeDeadlineSeconds", why))
-    causes += _check_selected({"matchLabels": selector}, template)
+    causes += check_selected({"matchLabels": selector}, template)
     causes += pods.check_mounts(template.get("spec") or {}, "spec.template.spec")
     return causes + _check_always_restarts(spec)
 
@@ -328,84 +325,12 @@ def check_daemon_set(obj: Json) -> list[StatusCause]:
     return causes
 
 
-def check_job(obj: Json) -> list[StatusCause]:
-    """Check a Job."""
-    spec = obj.get("spec") or {}
-    causes: list[StatusCause] = []
-    selector = spec.get("selector")
-    if selector is None:
-        if spec.get("manualSelector"):
-            causes.append(errors.required("spec.selector"))
-    else:
-        if not spec.get("manualSelector") and not _is_generated(selector):
-            causes.append(errors.invalid("spec.selector", selector, "`selector` not auto-generated"))
-        else:
-            causes += _check_selected(selector, spec.get("template") or {})
-    return causes + _check_job_spec(spec, "spec")
-
-
-def _is_generated(selector: Json) -> bool:
-    labels = selector.get("matchLabels") or {}
-    return "batch.kubernetes.io/controller-uid" in labels or "controller-uid" in labels
-
-
-def _check_job_spec(spec: Json, field: str) -> list[StatusCause]:
-    pod = (spec.get("template") or {}).get("spec") or {}
-    causes = pods.check_mounts(pod, f"{field}.template.spec")
-    causes += _check_restarts(
-        spec, pod.get("restartPolicy") or "Always", f"{field}.template.spec.restartPolicy"
-    )
-    is_indexed = spec.get("completionMode") == "Indexed"
-    if is_indexed and spec.get("completions") is None:
-        detail = "when completion mode is Indexed"
-        causes.append(errors.required(f"{field}.completions", detail))
-    elif is_indexed and (spec.get("maxFailedIndexes") or 0) > spec["completions"]:
-        detail = "must be less than or equal to completions"
-        causes.append(errors.invalid(f"{field}.maxFailedIndexes", spec["maxFailedIndexes"], detail))
-    if not is_indexed:
-        causes += [
-            errors.invalid(f"{field}.{name}", spec[name], "requires indexed completion mode")
-            for name in ("backoffLimitPerIndex", "maxFailedIndexes")
-            if spec.get(name) is not None
-        ]
-    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
-        causes.append(errors.required(f"{field}.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
-    return causes
-
-
-def _check_restarts(spec: Json, policy: str, field: str) -> list[StatusCause]:
-    """Check whether the pods of a Job restart in place."""
-    if policy == "Always":
-        return [errors.required(field, 'valid values: "OnFailure", "Never"')]
-    if policy not in {"OnFailure", "Never"}:
-        return [errors.not_supported(field, policy, ["OnFailure", "Never"], is_sorted=True)]
-    if spec.get("podFailurePolicy") is not None and policy != "Never":
-        why = 'only "Never" is supported when podFailurePolicy is specified'
-        return [errors.invalid(field, policy, why)]
-    return []
-
-
 def check_revision(revision: Json) -> list[StatusCause]:
     """Check a ControllerRevision."""
     data = revision.get("data")
     if data is None:
         return [errors.required("data", "data is mandatory")]
     return [] if isinstance(data, dict) else [errors.required("data", "data must be a valid JSON object")]
-
-
-def check_cron_job(obj: Json) -> list[StatusCause]:
-    """Check a CronJob."""
-    spec, name = obj.get("spec") or {}, (obj.get("metadata") or {}).get("name", "")
-    causes: list[StatusCause] = []
-    if len(name) > _CRON_NAME_MAX:
-        causes.append(
-            errors.invalid("metadata.name", name, f"must be no more than {_CRON_NAME_MAX} characters")
-        )
-    template = (spec.get("jobTemplate") or {}).get("spec") or {}
-    if template.get("manualSelector"):
-        field = "spec.jobTemplate.spec.manualSelector"
-        causes.append(errors.not_supported(field, True, ["nil", "false"]))
-    return causes + _check_job_spec(template, "spec.jobTemplate.spec")
 
 
 _STATEFUL_MUTABLE = frozenset(
