@@ -33,6 +33,10 @@ async def test_a_job_without_labels_has_those_of_its_pods() -> None:
     assert (meta["labels"][UID], meta["labels"][NAME]) == (meta["uid"], "web")
 
 
+async def test_a_job_with_a_generated_name_has_the_given_labels_only() -> None:
+    assert (await job(name="", generateName="web-"))["labels"] == {"app": "web"}
+
+
 async def test_a_job_with_labels_keeps_them() -> None:
     assert (await job(labels={"app": "web"}))["labels"] == {"app": "web"}
 
@@ -52,3 +56,10 @@ async def test_a_daemon_set_counts_its_templates() -> None:
         counts.append(found.obj["metadata"]["annotations"][COUNT])
 
     assert counts == ["1", "1", "2", "2"]
+
+
+async def test_a_slice_shows_that_it_has_no_endpoints() -> None:
+    body = {"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": [], "ports": []}
+    made = await create(checked(), "endpointslices", body, "default", "discovery.k8s.io/v1")
+
+    assert (made.obj["endpoints"], made.obj["ports"]) == ([], [])

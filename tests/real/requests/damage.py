@@ -11,7 +11,7 @@ from koordinator.local.schema.types import SchemaType, WireKind
 
 Path = tuple[Any, ...]
 UNCHECKED = {
-    *("podFailurePolicy", "successPolicy", "restartPolicyRules", "projected", "dnsConfig", "ephemeral"),
+    *("restartPolicyRules", "projected", "dnsConfig", "ephemeral"),
     *("allowedTopologies", "matchExpressions", "podResourceClaims", "nodeAllocatableResourceClaimStatuses"),
     *(
         "mountPropagation",

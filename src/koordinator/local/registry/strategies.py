@@ -403,7 +403,8 @@ class JobStrategy(RestStrategy):
         template_meta["labels"] = labels
         template["metadata"] = template_meta
         spec["template"] = template
-        if not meta.get("labels") or meta["labels"] is given:  # it has the labels of its pods by default
+        # By default it has the labels of its pods; those of a generated name come too late for that.
+        if not meta.get("labels") or (meta["labels"] is given and not meta.get("generateName")):
             meta["labels"] = labels
         if not spec.get("selector"):
             spec["selector"] = {"matchLabels": {_JOB_UID_LABELS[0]: meta["uid"]}}

@@ -1,4 +1,5 @@
-"""Fields in which Go's types tell zero from absence: they point at their text, number or boolean.
+"""Fields that are there though they are zero or empty: Go's types point at their text, number or boolean, or always
+write them.
 
 All other optional texts, numbers, booleans, lists and maps are left out when they are zero or empty (`omitempty`), so
 that objects, their defaults and what counts as a change are as in the API server, whatever a client spelled out.
@@ -45,6 +46,7 @@ Endpoint: hostname nodeName zone
 EndpointAddress: nodeName
 EndpointConditions: ready serving terminating
 EndpointPort: appProtocol name protocol
+EndpointSlice: endpoints ports
 ExactDeviceRequest: adminAccess
 FCVolumeSource: lun
 FileKeySelector: optional

@@ -171,6 +171,7 @@ _MAY_BE_EMPTY = frozenset(
         ("PodFailurePolicyOnExitCodesRequirement", "operator"),
         ("PodFailurePolicyOnExitCodesRequirement", "values"),
         ("PodFailurePolicyOnPodConditionsPattern", "status"),
+        ("PodFailurePolicyOnPodConditionsPattern", "type"),
         ("SuccessPolicy", "rules"),
         ("NodeSelector", "nodeSelectorTerms"),  # the checks have their own words
         ("ContainerResizePolicy", "resourceName"),

@@ -8,6 +8,7 @@ from typing import Any
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks import pods
+from koordinator.local.schema.builtin.checks.common import selects
 from koordinator.local.schema.builtin.checks.workloads import check_selected
 
 Json = dict[str, Any]
@@ -33,21 +34,46 @@ def check_job(obj: Json) -> list[StatusCause]:
     """Check a Job."""
     spec = obj.get("spec") or {}
     causes: list[StatusCause] = []
-    selector = spec.get("selector")
-    if selector is None:
-        if spec.get("manualSelector"):
-            causes.append(errors.required("spec.selector"))
-    else:
-        if not spec.get("manualSelector") and not _is_generated(selector):
-            causes.append(errors.invalid("spec.selector", selector, "`selector` not auto-generated"))
-        else:
-            causes += check_selected(selector, spec.get("template") or {})
-    return causes + _check_job_spec(spec, "spec")
+    selector, template = spec.get("selector"), spec.get("template") or {}
+    if spec.get("manualSelector"):
+        causes += (
+            [errors.required("spec.selector")] if selector is None else check_selected(selector, template)
+        )
+    elif selector is not None:
+        causes += _check_generated(obj.get("metadata") or {}, selector, template)
+    return causes + _check_job_spec(spec, "spec") + _check_pod_name(obj, spec)
 
 
-def _is_generated(selector: Json) -> bool:
-    labels = selector.get("matchLabels") or {}
-    return "batch.kubernetes.io/controller-uid" in labels or "controller-uid" in labels
+def _check_pod_name(obj: Json, spec: Json) -> list[StatusCause]:
+    """Check that the last pod of an indexed Job can have the name that it would get."""
+    name, total = (obj.get("metadata") or {}).get("name", ""), spec.get("completions") or 0
+    if spec.get("completionMode") != "Indexed" or total <= 0:
+        return []
+    pod = f"{name}-{total - 1}"
+    detail = f"will not able to create pod with invalid DNS label: {pod}"
+    return [errors.invalid("metadata.name", name, detail)] if names.label_1123(pod) else []
+
+
+def _check_generated(meta: Json, selector: Json, template: Json) -> list[StatusCause]:
+    """Check that a Job's pods have the labels by which it finds them, which its creation has given them."""
+    uid, name = meta.get("uid", ""), meta.get("name", "")
+    wanted = {
+        "controller-uid": uid,
+        "job-name": name,
+        "batch.kubernetes.io/controller-uid": uid,
+        "batch.kubernetes.io/job-name": name,
+    }
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    causes = []
+    for key, value in wanted.items():
+        field, detail = f"spec.template.metadata.labels[{key}]", f"must be '{value}'"
+        if key not in labels:
+            causes.append(errors.required(field, detail))
+        elif labels[key] != value:
+            causes.append(errors.invalid(field, labels, detail))
+    if not selects(selector, wanted):
+        causes.append(errors.invalid("spec.selector", selector, "`selector` not auto-generated"))
+    return causes
 
 
 def _check_job_spec(spec: Json, field: str) -> list[StatusCause]:
@@ -59,9 +85,12 @@ def _check_job_spec(spec: Json, field: str) -> list[StatusCause]:
     if spec.get("completionMode") == "Indexed":
         causes += _check_indexed(spec, field)
     else:
+        bound = (
+            ("backoffLimitPerIndex", "maxFailedIndexes") if spec.get("completionMode") == "NonIndexed" else ()
+        )
         causes += [
             errors.invalid(f"{field}.{name}", spec[name], "requires indexed completion mode")
-            for name in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
+            for name in (*bound, "successPolicy")
             if spec.get(name) is not None
         ]
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
@@ -86,7 +115,7 @@ def _check_indexed(spec: Json, field: str) -> list[StatusCause]:
     if parallel > _PARALLELISM_MAX:
         detail = f"must be less than or equal to {_PARALLELISM_MAX} when completion mode is Indexed"
         causes.append(errors.invalid(f"{field}.parallelism", parallel, detail))
-    if total is not None and (failed or 0) > total:
+    if total is not None and failed is not None and failed > total:
         detail = "must be less than or equal to completions"
         causes.append(errors.invalid(f"{field}.maxFailedIndexes", failed, detail))
     if (failed or 0) > _INDEXES_MAX:
