@@ -168,17 +168,13 @@ _MAY_BE_EMPTY = frozenset(
         ("LimitRangeSpec", "limits"),
         ("PodFailurePolicy", "rules"),
         ("PodFailurePolicyRule", "action"),
-        ("PodFailurePolicyOnExitCodesRequirement", "operator"),
-        ("PodFailurePolicyOnExitCodesRequirement", "values"),
-        ("PodFailurePolicyOnPodConditionsPattern", "status"),
-        ("PodFailurePolicyOnPodConditionsPattern", "type"),
+        *(("PodFailurePolicyOnExitCodesRequirement", name) for name in ("operator", "values")),
+        *(("PodFailurePolicyOnPodConditionsPattern", name) for name in ("status", "type")),
         ("SuccessPolicy", "rules"),
         ("NodeSelector", "nodeSelectorTerms"),  # the checks have their own words
         ("ContainerResizePolicy", "resourceName"),
         ("ContainerResizePolicy", "restartPolicy"),
-        ("HPAScalingPolicy", "type"),
-        ("HPAScalingPolicy", "value"),
-        ("HPAScalingPolicy", "periodSeconds"),
+        *(("HPAScalingPolicy", name) for name in ("type", "value", "periodSeconds")),
         ("Endpoint", "addresses"),
         ("Taint", "key"),
         ("Taint", "effect"),
@@ -207,10 +203,8 @@ _MAY_BE_EMPTY = frozenset(
         ("ControllerRevision", "revision"),
         ("ServicePort", "port"),  # has a range, and zero is what it then complains about
         ("NetworkPolicySpec", "podSelector"),
-        ("OwnerReference", "apiVersion"),  # local.schema.names has its own words for these
-        ("OwnerReference", "kind"),
-        ("OwnerReference", "name"),
-        ("OwnerReference", "uid"),
+        # local.schema.names has its own words for these
+        *(("OwnerReference", name) for name in ("apiVersion", "kind", "name", "uid")),
         ("LabelSelectorRequirement", "operator"),  # the pod checks have their own words
         ("NodeSelectorRequirement", "operator"),
         ("CustomResourceDefinitionSpec", "versions"),
