@@ -27,7 +27,7 @@ _STATUSES = ("False", "True", "Unknown")
 
 
 class IndexesError(ValueError):
-    """Why a text is no list of indexes."""
+    """A text is no list of indexes; the message says why."""
 
 
 def check_job(obj: Json) -> list[StatusCause]:
