@@ -35,10 +35,11 @@ def test_usage_is_told_in_whole_percent_of_the_limit(percent: int, cores: int) -
     assert cpu_burst.usage_percent(None, 1_000 * cores) == 100
 
 
-@given(SETTINGS, st.sampled_from(BurstNodeState), CONTAINERS, st.just(-1) | st.integers(10**8, 10**9))
+@given(SETTINGS, st.sampled_from(BurstNodeState), CONTAINERS, st.just(-1) | st.integers(1, 10**9))
 def test_quotas_stay_between_limit_and_burst_and_the_pod_moves_along(
-    settings: CPUBurstStrategy, state: BurstNodeState, containers: list[ContainerQuota], pod_us: int
+    settings: CPUBurstStrategy, state: BurstNodeState, containers: list[ContainerQuota], spare_us: int
 ) -> None:
+    pod_us = spare_us if spare_us < 0 else spare_us + sum(max(0, each.quota_us) for each in containers)
     plan = cpu_burst.plan_pod(settings, state, containers, pod_us)
 
     moved = 0
@@ -51,6 +52,20 @@ def test_quotas_stay_between_limit_and_burst_and_the_pod_moves_along(
         assert base_us <= new_us <= base_us * max(settings.cfs_quota_burst_percent or 100, 100) // 100
         moved += new_us - container.quota_us
     assert plan.pod_us == (pod_us if pod_us < 0 else pod_us + moved)
+
+
+@given(SETTINGS, st.sampled_from(BurstNodeState), CONTAINERS, st.integers(1, 10**8))
+def test_a_pod_never_falls_below_one_of_its_containers(
+    settings: CPUBurstStrategy, state: BurstNodeState, containers: list[ContainerQuota], pod_us: int
+) -> None:
+    plan = cpu_burst.plan_pod(settings, state, containers, pod_us)
+
+    quotas = {container.name: container.quota_us for container in containers}
+    for write in plan.writes:
+        if write.container:
+            quotas[write.container] = write.quota_us
+        else:
+            assert write.quota_us >= max(1_000, *quotas.values())
 
 
 @given(SETTINGS, CONTAINERS)

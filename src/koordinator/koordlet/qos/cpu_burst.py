@@ -239,10 +239,10 @@ def plan_pod(
     CPU normalization does, so that the two do not undo each other.
     """
     writes: list[QuotaWrite] = []
-    quotas: dict[str, int] = {}
+    quotas = {container.name: container.quota_us for container in containers}
     operations: dict[str, Operation] = {}
     for container in containers:
-        quotas[container.name] = old_us = container.quota_us
+        old_us = container.quota_us
         if container.limit_milli <= 0 or old_us < 0:
             continue
         operation = decide(settings, state, container)
@@ -253,7 +253,9 @@ def plan_pod(
             continue
         steps = [QuotaWrite(container.name, new_us)]
         if pod_us > 0:
-            pod_us += new_us - old_us
+            # A pod below one of its containers would be refused, or would throttle it: limits of pods may be smaller
+            # than the sum of their containers'.
+            pod_us = max(pod_us + new_us - old_us, *quotas.values())
             steps.insert(0 if new_us > old_us else 1, QuotaWrite("", pod_us))
         writes += steps
     return QuotaPlan(tuple(writes), quotas, pod_us, operations)
