@@ -85,9 +85,8 @@ def _check_job_spec(spec: Json, field: str) -> list[StatusCause]:
     if spec.get("completionMode") == "Indexed":
         causes += _check_indexed(spec, field)
     else:
-        bound = (
-            ("backoffLimitPerIndex", "maxFailedIndexes") if spec.get("completionMode") == "NonIndexed" else ()
-        )
+        is_known = (spec.get("completionMode") or "NonIndexed") == "NonIndexed"
+        bound = ("backoffLimitPerIndex", "maxFailedIndexes") if is_known else ()
         causes += [
             errors.invalid(f"{field}.{name}", spec[name], "requires indexed completion mode")
             for name in (*bound, "successPolicy")
