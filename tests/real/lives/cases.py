@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.real.lives import jobs, surroundings, workloads
+from tests.real.lives import jobs, scheduling, surroundings, workloads
 from tests.real.lives.drawing import Draw, Life
 
 _FAMILIES: dict[str, Callable[[Draw], Life]] = {
@@ -18,10 +18,19 @@ _FAMILIES: dict[str, Callable[[Draw], Life]] = {
     "quota": surroundings.quota,
     "nodes": surroundings.nodes,
 }
-NAMES = tuple(_FAMILIES)
+_SCHEDULED: dict[str, Callable[[Draw], Life]] = {
+    "pods": scheduling.pods,
+    "gates": scheduling.gates,
+    "preemption": scheduling.preemption,
+    "spreading": scheduling.spreading,
+    "volumes": scheduling.volumes,
+}
+NAMES = (*_FAMILIES, *_SCHEDULED)
+OF_SCHEDULER = tuple(_SCHEDULED)
+"""Each of them has a server for itself while it is led: every node and every pod may concern all pods."""
 
 
 def life_of(name: str, seed: int) -> Life:
     draw = Draw(f"{name} {seed}")
-    life = _FAMILIES[name](draw)
+    life = (_FAMILIES | _SCHEDULED)[name](draw)
     return {"name": f"{name.replace(' ', '-')}-{seed}", "nodes": 3, **life}

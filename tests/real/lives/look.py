@@ -32,7 +32,10 @@ PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "Node": "/api/v1/nodes",
+    "PersistentVolume": "/api/v1/persistentvolumes",
 }
+CLUSTER_WIDE = ("Node", "PersistentVolume")
+"""Those with the label of the life belong to it."""
 TIMES = ("endpoints.kubernetes.io/last-change-trigger-time",)
 RACE = "the object has been modified"
 """An event with this tells that two controllers met."""
@@ -48,16 +51,20 @@ _DROPPED = ("uid", "resourceVersion", "managedFields", "creationTimestamp", "sel
 
 
 class Looker:
-    """Looks at one namespace again and again; hashes of templates are remembered after their objects are gone."""
+    """Looks at one namespace again and again; hashes of templates are remembered after their objects are gone.
 
-    def __init__(self, cluster: Cluster, namespace: str, kinds: list[str]) -> None:
+    An exact look sees numbers in messages and the nodes of pods, too, where no chance is in them.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str, kinds: list[str], *, is_exact: bool = False) -> None:
         self._cluster, self._namespace, self._kinds = cluster, namespace, kinds
+        self._is_exact = is_exact
         self._hashes: dict[str, str] = {}
 
     async def look(self) -> Seen:
         raw: dict[str, list[Json]] = {}
         for kind in {*self._kinds, "Event", *HASHED}:
-            params = {"labelSelector": f"life={self._namespace}"} if kind == "Node" else {}
+            params = {"labelSelector": f"life={self._namespace}"} if kind in CLUSTER_WIDE else {}
             found = await self._cluster.request("GET", PATHS[kind].format(self._namespace), None, params)
             raw[kind] = found["items"]
         for kind, items in raw.items():
@@ -101,11 +108,13 @@ class Looker:
             body["metadata"].pop(name, None)
         body |= {"apiVersion": "", "kind": ""}
         name = self._text(meta["generateName"] + "*" if meta.get("generateName") else meta["name"])
-        return f"{kind} {name}", _without_empty(_sorted_parts(kind, body))
+        node = body["spec"].get("nodeName") if kind == "Pod" and self._is_exact else None
+        body = _sorted_parts(kind, body)
+        return f"{kind} {name}", _without_empty({**body, "node": node})
 
     def _message(self, text: str) -> str:
         text = _SELECTOR.sub("", self._text(text)).removeprefix(COMBINED_PREFIX)
-        return re.sub(r"\d+", "N", text).rstrip()
+        return (text if self._is_exact else re.sub(r"\d+", "N", text)).rstrip()
 
     def _text(self, text: str) -> str:
         for found, name in self._hashes.items():

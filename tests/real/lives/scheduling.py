@@ -1,0 +1,306 @@
+"""Lives of pods that a scheduler places: what they wait for, and what wakes them."""
+
+from tests.real.lives.drawing import Draw, Json, Life, Step, acts, body_of
+
+LETTERS = "abcd"
+WEIGHTS = (100, 71, 37, 11)
+"""Of preferences for nodes: hardly any two nodes are worth the same to a pod, so that chance decides nothing."""
+
+
+class World:
+    """What is drawn for a life: names for new pods, and pods that users may mean."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.pods: list[str] = []
+
+    def pod(self, cpu: str = "", **more: Json) -> Json:
+        """The body of a new one. `more` are members of spec and metadata."""
+        draw = self.draw
+        name = f"p{len(self.pods)}"
+        self.pods.append(name)
+        size = {"cpu": cpu or draw.choice(("500m", "1", "1500m", "2", "3")), "memory": "64Mi"}
+        container = {"name": "c", "image": "one", "resources": {"requests": size}}
+        prefers = [
+            {"weight": weight, "preference": {"matchExpressions": [on(letter)]}}
+            for weight, letter in zip(WEIGHTS, draw.sample(LETTERS, len(LETTERS)), strict=True)
+        ]
+        affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefers}}
+        affinity |= more.pop("affinity", {})
+        labels = more.pop("labels", {"app": draw.choice(("web", "db"))})
+        spec = {"containers": [container], "affinity": affinity, **more}
+        return body_of("Pod", name, spec, labels=labels)
+
+    def some_pod(self) -> str:
+        """A later one rather: they wait."""
+        if not self.pods:
+            return "p0"
+        return self.pods[-1 - min(int(self.draw.expovariate(0.4)), len(self.pods) - 1)]
+
+    def node(self) -> Json:
+        draw = self.draw
+        labels = {"disk": draw.choice(("ssd", "hdd")), "topology.kubernetes.io/zone": draw.choice("xy")}
+        size = {"cpu": draw.choice("2344"), "memory": "8Gi", "pods": draw.choice(("110", "110", "3"))}
+        return {"labels": labels, "size": size}
+
+    def nodes(self) -> list[Json]:
+        return [self.node() for _ in range(self.draw.randint(1, 3))]
+
+    # Acts
+
+    def delete(self) -> Step:
+        return ["delete", "Pod", self.some_pod(), "Background"]
+
+    def relabel(self) -> Step:
+        return [
+            "patch",
+            "Pod",
+            self.some_pod(),
+            {"metadata": {"labels": {"app": self.draw.choice(("web", "db"))}}},
+        ]
+
+    def node_acts(self) -> Step:
+        draw, letter = self.draw, self.draw.choice("abc")
+        return draw.choice(
+            (
+                lambda: ["node", letter, {"metadata": {"labels": {"disk": draw.choice(("ssd", "hdd"))}}}],
+                lambda: ["node", letter, {"spec": {"unschedulable": draw.often() or None}}],
+                lambda: ["node", letter, {"spec": {"taints": draw.choice(([taint(draw)], None))}}],
+                lambda: ["node/status", letter, {"status": {"allocatable": {"cpu": draw.choice("1246")}}}],
+                lambda: ["node/status", letter, {"status": {"allocatable": {"pods": draw.choice("24")}}}],
+                lambda: ["delete node", letter],
+                lambda: ["add node", draw.choice("bcd"), self.node()],
+                lambda: ["add node", draw.choice("cd"), {**self.node(), "spec": {"taints": [taint(draw)]}}],
+                lambda: ["node ready", letter, draw.choice(("True", "True", "False"))],
+            )
+        )()
+
+
+def on(letter: str) -> Json:
+    return {"key": "kubernetes.io/hostname", "operator": "In", "values": [f"$LIFE-{letter}"]}
+
+
+def taint(draw: Draw) -> Json:
+    return {
+        "key": draw.choice(("dedicated", "else")),
+        "effect": draw.choice(("NoSchedule", "PreferNoSchedule")),
+    }
+
+
+def pods(draw: Draw) -> Life:
+    world = World(draw)
+
+    def create() -> Step:
+        spec = draw.some(
+            nodeSelector=({"disk": "ssd"}, {"disk": "ssd"}, {"disk": "hdd"}),
+            tolerations=([{"key": "dedicated", "operator": "Exists"}],),
+        )
+        if draw.random() < 0.1:
+            spec["nodeName"] = f"$LIFE-{draw.choice('ab')}"
+        return ["create", world.pod(**spec)]
+
+    steps = [create(), create()] + acts(
+        draw,
+        draw.randint(6, 10),
+        *[create] * 5,
+        *[world.node_acts] * 6,
+        *[world.delete] * 2,
+        world.relabel,
+        lambda: ["patch", "Pod", world.some_pod(), {"spec": {"tolerations": [{"operator": "Exists"}]}}],
+        lambda: ["kubelet", [{"do": draw.choice(("succeed", "run", "hold"))}]],
+        lambda: ["linger", draw.often()],
+        lambda: ["patch", "Pod/resize", world.some_pod(), resized(draw)],
+    )
+    return {**SCHEDULED, "nodes": world.nodes(), "steps": steps}
+
+
+def resized(draw: Draw) -> Json:
+    requests = {"requests": {"cpu": draw.choice(("250m", "1", "2"))}}
+    return {"spec": {"containers": [{"name": "c", "resources": requests}]}}
+
+
+def gates(draw: Draw) -> Life:
+    world = World(draw)
+
+    def create() -> Step:
+        spec = draw.some(
+            nodeSelector=({"disk": "ssd"}, {}),
+            schedulingGates=([{"name": "g/1"}], [{"name": "g/1"}, {"name": "g/2"}]),
+        )
+        return ["create", world.pod(**spec)]
+
+    def update(*specs: Json) -> Step:
+        return ["patch", "Pod", world.some_pod(), {"spec": draw.choice(specs)}]
+
+    steps = [create(), create()] + acts(
+        draw,
+        draw.randint(6, 10),
+        *[create] * 3,
+        *[
+            lambda: update(
+                {"schedulingGates": []}, {"schedulingGates": []}, {"schedulingGates": [{"name": "g/2"}]}
+            )
+        ]
+        * 4,
+        lambda: update({"nodeSelector": {"disk": "hdd"}}, {"nodeSelector": {"disk": "ssd", "more": "1"}}),
+        lambda: update({"tolerations": [{"operator": "Exists"}]}),
+        lambda: ["patch", "Pod/resize", world.some_pod(), resized(draw)],
+        *[world.node_acts] * 3,
+        *(world.delete, world.relabel),
+    )
+    return {**SCHEDULED, "nodes": world.nodes(), "steps": steps}
+
+
+PRIORITIES = {"low": 10, "mid": 100, "high": 1000, "meek": 1000}
+
+
+def preemption(draw: Draw) -> Life:
+    world = World(draw)
+    classes = [
+        {
+            **body_of("PriorityClass", f"$LIFE-{name}"),
+            "value": value,
+            **({"preemptionPolicy": "Never"} if name == "meek" else {}),
+        }
+        for name, value in PRIORITIES.items()
+    ]
+
+    def create(*names: str) -> Step:
+        name = draw.choice(names or ("low", "mid", "mid", "high", "high", "meek"))
+        spec = draw.some(nodeSelector=({"disk": "ssd"},)) if draw.seldom() else {}
+        return [
+            "create",
+            world.pod(draw.choice(("500m", "1", "1500m", "2")), priorityClassName=f"$LIFE-{name}", **spec),
+        ]
+
+    def budget() -> Step:
+        amount = {draw.choice(("minAvailable", "maxUnavailable")): draw.choice((0, 1, 2, "50%"))}
+        chosen = {"selector": {"matchLabels": {"app": draw.choice(("web", "db"))}}}
+        return ["create", body_of("PodDisruptionBudget", f"b{draw.randint(0, 1)}", {**amount, **chosen})]
+
+    steps = [["create", *classes], *[create("low", "mid") for _ in range(draw.randint(2, 5))]] + acts(
+        draw,
+        draw.randint(5, 9),
+        *[create] * 7,
+        *[budget] * 2,
+        *[world.delete] * 2,
+        *[lambda: ["linger", draw.often()]] * 3,
+        *[world.node_acts] * 2,
+        world.relabel,
+        lambda: ["delete", "PodDisruptionBudget", f"b{draw.randint(0, 1)}", "Background"],
+    )
+    return {**SCHEDULED, "nodes": world.nodes(), "steps": [*steps, ["linger", False]]}
+
+
+def spreading(draw: Draw) -> Life:
+    world = World(draw)
+    keys = ("topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk")
+
+    def term() -> Json:
+        chosen = {"labelSelector": {"matchLabels": {"app": draw.choice(("web", "db"))}}}
+        if draw.seldom():
+            chosen["namespaceSelector"] = {"matchLabels": {"team": "a"}}
+        return {**chosen, "topologyKey": draw.choice(keys)}
+
+    def create() -> Step:
+        more: Json = {}
+        kind = draw.choice(("spread", "podAffinity", "podAntiAffinity", "podAntiAffinity"))
+        if kind == "spread":
+            chosen = {"matchLabels": {"app": draw.choice(("web", "db"))}}
+            constraint = {
+                "maxSkew": draw.randint(1, 2),
+                "topologyKey": draw.choice(keys),
+                "labelSelector": chosen,
+            }
+            constraint |= {
+                "whenUnsatisfiable": draw.choice(("DoNotSchedule", "DoNotSchedule", "ScheduleAnyway"))
+            }
+            if constraint["whenUnsatisfiable"] == "DoNotSchedule":
+                constraint |= draw.some(minDomains=(2,), nodeTaintsPolicy=("Honor",))
+            more["topologySpreadConstraints"] = [constraint]
+        else:
+            more["affinity"] = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term()]}}
+        return ["create", world.pod("250m", **more)]
+
+    def namespace() -> Step:
+        return ["patch", "Namespace", "$LIFE", {"metadata": {"labels": {"team": draw.choice(("a", "b"))}}}]
+
+    def topology() -> Step:
+        labels = {draw.choice(keys[::2]): draw.choice(("x", "y", None))}
+        return ["node", draw.choice("abc"), {"metadata": {"labels": labels}}]
+
+    steps = [create(), create()] + acts(
+        draw,
+        draw.randint(6, 11),
+        *[create] * 6,
+        *[world.relabel] * 3,
+        *[world.delete] * 3,
+        *[topology] * 2,
+        *[world.node_acts] * 2,
+        namespace,
+        lambda: ["linger", draw.often()],
+        lambda: ["kubelet", [{"do": draw.choice(("succeed", "run"))}]],
+    )
+    return {**SCHEDULED, "nodes": [*world.nodes(), world.node()], "steps": steps}
+
+
+CLASSES = {"late": "WaitForFirstConsumer", "now": "Immediate", "made": "WaitForFirstConsumer"}
+
+
+def volumes(draw: Draw) -> Life:
+    world, sizes = World(draw), iter(range(1, 100))
+    classes = [
+        {
+            **body_of("StorageClass", f"$LIFE-{name}"),
+            "volumeBindingMode": mode,
+            "provisioner": "life.example.com/none" if name == "made" else "kubernetes.io/no-provisioner",
+        }
+        for name, mode in CLASSES.items()
+    ]
+
+    def volume() -> Step:
+        """No two of one size, so that there is one smallest."""
+        size = next(sizes)
+        spec: Json = {
+            "capacity": {"storage": f"{size}Gi"},
+            "accessModes": draw.choice(
+                (["ReadWriteOnce"], ["ReadWriteOncePod"], ["ReadWriteOnce", "ReadWriteOncePod"])
+            ),
+            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'now'))}",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": "/data"},
+        }
+        if draw.random() < 0.8:
+            spec["nodeAffinity"] = {
+                "required": {"nodeSelectorTerms": [{"matchExpressions": [on(draw.choice("abc"))]}]}
+            }
+        return ["create", body_of("PersistentVolume", f"$LIFE-v{size}", spec, labels={"life": "$LIFE"})]
+
+    def claim(name: str = "") -> Step:
+        spec = {
+            "accessModes": [draw.choice(("ReadWriteOnce", "ReadWriteOncePod"))],
+            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'late', 'now', 'made', 'none'))}",
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        return ["create", body_of("PersistentVolumeClaim", name or f"c{draw.randint(0, 3)}", spec)]
+
+    def create() -> Step:
+        names = draw.sample(range(4), draw.choice((1, 1, 2)))
+        mounted = [{"name": f"v{one}", "persistentVolumeClaim": {"claimName": f"c{one}"}} for one in names]
+        return ["create", world.pod(volumes=mounted, **(draw.some(nodeSelector=({"disk": "ssd"},))))]
+
+    steps = [["create", *classes], volume(), claim("c0"), volume(), claim("c1")] + acts(
+        draw,
+        draw.randint(7, 11),
+        *[create] * 6,
+        *[volume, claim] * 3,
+        *[world.delete] * 2,
+        *[world.node_acts] * 2,
+        lambda: ["delete", "PersistentVolumeClaim", f"c{draw.randint(0, 3)}", "Background"],
+        lambda: ["delete", "StorageClass", f"$LIFE-{draw.choice(('late', 'now'))}", "Background"],
+    )
+    looks = ["Pod", "PersistentVolumeClaim", "PersistentVolume"]
+    return {**SCHEDULED, "looks": looks, "nodes": world.nodes(), "steps": steps}
+
+
+SCHEDULED: Json = {"looks": ["Pod"], "scheduled": True}
