@@ -42,7 +42,7 @@ def test_what_differs_is_told_with_its_step_and_path() -> None:
     theirs = {"Pod a": [{"status": {"phase": "Running"}}], "Pod b": [{}]}
     ours = {"Pod a": [{"status": {"phase": "Pending"}}]}
 
-    assert compare.differences([{}, theirs], [{}, ours]) == [
+    assert compare.differences([{}, theirs], [{}, ours], [["wait", 1], ["wait", 1]]) == [
         'step 1: Pod a.status.phase: theirs "Running", ours "Pending"',
         "step 1: Pod b: only theirs: {}",
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.real.lives import lead, look
-from tests.real.lives.lead import Json, Life
+from tests.real.lives.drawing import Json, Life, Step
 from tests.real.lives.look import Seen
 from tests.real.servers import Servers
 
@@ -51,22 +51,29 @@ def _once(
     return [
         (life, lines)
         for life, seen in zip(lives, theirs, strict=True)
-        if (lines := differences(seen, lead.on_ours(life, quiet_s)))
+        if (lines := differences(seen, lead.on_ours(life, quiet_s), life["steps"]))
     ]
 
 
-def differences(theirs: Sequence[Seen], ours: Sequence[Seen]) -> list[str]:
+def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[Step]) -> list[str]:
     """Of the first step that has any; what follows would mostly repeat them."""
+    wakes_on_deleted_nodes = False
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
+        wakes_on_deleted_nodes |= steps[number][0] == "delete node"
         _forget_vain_attempts(first, second)
+        if wakes_on_deleted_nodes:
+            _forget_vain_attempts(second, first)
         if lines := list(look.differences(first, second)):
             return [f"step {number}: {line}" for line in lines]
     return []
 
 
 def _forget_vain_attempts(theirs: Seen, ours: Seen) -> None:
-    """Drop what only kube-scheduler says, having tried pods in vain that ours leaves asleep: it wakes them for nodes that
-    other plugins keep them away from. What ours says is to be what theirs said the last time that it mattered."""
+    """Drop what only kube-scheduler says, having tried pods in vain that ours leaves asleep.
+
+    It wakes them for nodes that other plugins keep them away from, and ours for nodes that are deleted. What the other one
+    says is to be what it said, too, when it mattered.
+    """
     for name, events in theirs.items():
         if not name.startswith("Event Pod ") or not name.endswith(" FailedScheduling") or name not in ours:
             continue

@@ -73,7 +73,7 @@ class Looker:
         seen: Seen = defaultdict(list)
         for kind in (*self._kinds, "Event"):
             for item in raw[kind]:
-                if item["metadata"]["name"] == "kube-root-ca.crt" or RACE in item.get("message", ""):
+                if item["metadata"]["name"] == "kube-root-ca.crt" or self._is_chance(item):
                     continue
                 name, body = self._steady(kind, item)
                 if body not in seen[name] or kind != "Event":
@@ -81,6 +81,11 @@ class Looker:
         for bodies in seen.values():
             bodies.sort(key=lambda body: json.dumps(body, sort_keys=True))
         return dict(seen)
+
+    def _is_chance(self, item: Json) -> bool:
+        """Return whether an event tells that two controllers met, or what the one of volumes sees now and then."""
+        by = (item.get("source") or {}).get("component")
+        return RACE in item.get("message", "") or (self._is_exact and by == "persistentvolume-controller")
 
     def _learn(self, kind: str, item: Json) -> None:
         labels = item["metadata"].get("labels", {})

@@ -87,8 +87,10 @@ class Kubelet:
 
     A rule is `{"do": ..., "image": ..., "below": ..., "at": [...]}`. `at` are ordinals or completion indexes, `below`
     is how many pods of its owner (of its index, for indexed Jobs) came before. `do`: hold (no node), bind, run, ready,
-    succeed, `fail N`, `restart N`, evicted. One that does not bind leaves that to a scheduler, and pods started one minute after
-    the other, so that no two started at once.
+    succeed, `fail N`, `restart N`, evicted.
+
+    One that does not bind leaves that to a scheduler, and pods started one minute after the other, so that no two
+    started at once.
     """
 
     def __init__(self, stage: Stage, namespace: str, nodes: int, *, binds: bool = True) -> None:

@@ -26,7 +26,7 @@ _BINDING = Resource(group="", version="v1", kind="Binding", plural="bindings")
 
 
 def bound(pod: dict[str, Any], resource: Resource, binding: dict[str, Any], now: str) -> dict[str, Any]:
-    """Return the pod on its node, with the labels and annotations of the binding merged in.
+    """Return the pod on its node, nominated no more, with the labels and annotations of the binding merged in.
 
     Raises: Invalid (the binding names no node), Conflict (the pod is another one, going away or taken).
     """
@@ -40,6 +40,7 @@ def bound(pod: dict[str, Any], resource: Resource, binding: dict[str, Any], now:
         if sent.get(field):
             meta[field] = {**(meta.get(field) or {}), **sent[field]}
     status = dict(pod.get("status") or {})
+    status.pop("nominatedNodeName", None)
     status["conditions"] = with_condition(
         status.get("conditions") or [],
         {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now},
