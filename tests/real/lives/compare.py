@@ -60,6 +60,7 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
     wakes_on_deleted_nodes = False
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
         wakes_on_deleted_nodes |= steps[number][0] == "delete node"
+        _forget_other_words(first, second)
         _forget_vain_attempts(first, second)
         if wakes_on_deleted_nodes:
             _forget_vain_attempts(second, first)
@@ -83,6 +84,34 @@ def _forget_vain_attempts(theirs: Seen, ours: Seen) -> None:
         for first, second in zip(_conditions(theirs, pod), _conditions(ours, pod), strict=False):
             if first["type"] == second["type"] == "PodScheduled" and second.get("message") in told:
                 first["message"] = second["message"]
+
+
+def _forget_other_words(theirs: Seen, ours: Seen) -> None:
+    """Take for equal what docs/deliberate-differences.md names.
+
+    What PreFilter refuses leaves kube-scheduler's DynamicResources without a state, which is an error (`not found`), and
+    ours preempts nobody. Only kube-scheduler nominates a node to a pod whose volumes are being made there.
+    """
+    for told in [
+        event for name, events in theirs.items() if name.endswith(" FailedScheduling") for event in events
+    ]:
+        head = told["message"].removesuffix(" not found")
+        if head == told["message"] or not head.endswith("."):
+            continue
+        pod = told["about"].removeprefix("Pod ")
+        for each in (*ours.get(f"Event Pod {pod} FailedScheduling", []), *_conditions(ours, pod)):
+            if each.get("message", "").startswith(f"{head} no new claims to deallocate, preemption: 0/"):
+                each["message"] = told["message"]
+    made_on = {
+        body["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
+        for name, bodies in theirs.items()
+        for body in bodies
+        if name.startswith("PersistentVolumeClaim ")
+    }
+    for name in [name for name in theirs if name.startswith("Pod ") and name in ours]:
+        status, own = (side[name][0].get("status", {}) for side in (theirs, ours))
+        if status.get("nominatedNodeName", "") in made_on and "nominatedNodeName" not in own:
+            del status["nominatedNodeName"]
 
 
 def _conditions(seen: Seen, pod: str) -> list[Json]:

@@ -83,9 +83,14 @@ class Looker:
         return dict(seen)
 
     def _is_chance(self, item: Json) -> bool:
-        """Return whether an event tells that two controllers met, or what the one of volumes sees now and then."""
+        """Return whether an event tells that two controllers met, which of two budgets a controller has taken, or what the one
+        of volumes sees now and then."""
         by = (item.get("source") or {}).get("component")
-        return RACE in item.get("message", "") or (self._is_exact and by == "persistentvolume-controller")
+        return (
+            RACE in item.get("message", "")
+            or item["reason"] == "MultiplePodDisruptionBudgets"
+            or (self._is_exact and by == "persistentvolume-controller")
+        )
 
     def _learn(self, kind: str, item: Json) -> None:
         labels = item["metadata"].get("labels", {})

@@ -249,14 +249,16 @@ CLASSES = {"late": "WaitForFirstConsumer", "now": "Immediate", "made": "WaitForF
 
 def volumes(draw: Draw) -> Life:
     world, sizes = World(draw), iter(range(1, 100))
-    classes = [
-        {
+
+    def storage_class(name: str, mode: str) -> Json:
+        provisioner = "life.example.com/none" if name == "made" else "kubernetes.io/no-provisioner"
+        return {
             **body_of("StorageClass", f"$LIFE-{name}"),
             "volumeBindingMode": mode,
-            "provisioner": "life.example.com/none" if name == "made" else "kubernetes.io/no-provisioner",
+            "provisioner": provisioner,
         }
-        for name, mode in CLASSES.items()
-    ]
+
+    classes = [storage_class(name, mode) for name, mode in CLASSES.items()]
 
     def volume() -> Step:
         """No two of one size, so that there is one smallest."""
@@ -297,7 +299,7 @@ def volumes(draw: Draw) -> Life:
         *[world.delete] * 2,
         *[world.node_acts] * 2,
         lambda: ["delete", "PersistentVolumeClaim", f"c{draw.randint(0, 3)}", "Background"],
-        lambda: ["delete", "StorageClass", f"$LIFE-{draw.choice(('late', 'now'))}", "Background"],
+        lambda: ["create", storage_class("none", draw.choice(("Immediate", "WaitForFirstConsumer")))],
     )
     looks = ["Pod", "PersistentVolumeClaim", "PersistentVolume"]
     return {**SCHEDULED, "looks": looks, "nodes": world.nodes(), "steps": steps}
