@@ -88,7 +88,7 @@ class Looker:
         by = (item.get("source") or {}).get("component")
         return (
             RACE in item.get("message", "")
-            or item["reason"] == "MultiplePodDisruptionBudgets"
+            or item.get("reason") == "MultiplePodDisruptionBudgets"
             or (self._is_exact and by == "persistentvolume-controller")
         )
 
