@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.real.lives import jobs, scheduling, surroundings, workloads
+from tests.real.lives import claims, jobs, scheduling, surroundings, workloads
 from tests.real.lives.drawing import Draw, Life
 
 _FAMILIES: dict[str, Callable[[Draw], Life]] = {
@@ -23,7 +23,9 @@ _SCHEDULED: dict[str, Callable[[Draw], Life]] = {
     "gates": scheduling.gates,
     "preemption": scheduling.preemption,
     "spreading": scheduling.spreading,
-    "volumes": scheduling.volumes,
+    "mixed": scheduling.mixed,
+    "volumes": claims.volumes,
+    "devices": claims.devices,
 }
 NAMES = (*_FAMILIES, *_SCHEDULED)
 OF_SCHEDULER = tuple(_SCHEDULED)

@@ -37,7 +37,16 @@ SCHEDULER: Json = {
     "leaderElection": {"leaderElect": False},
     "podInitialBackoffSeconds": 1,
     "podMaxBackoffSeconds": 1,
-    "profiles": [{"schedulerName": "default-scheduler"}],
+    "profiles": [
+        {"schedulerName": "default-scheduler"},
+        {
+            "schedulerName": "packing",
+            "plugins": {"multiPoint": {"disabled": [{"name": "TaintToleration"}]}},
+            "pluginConfig": [
+                {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}
+            ],
+        },
+    ],
 }
 """Of both schedulers: a pod that is woken is tried again within the time that it takes to be quiet."""
 FILLED_S = 60
@@ -136,6 +145,11 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
                 if not view.resource.namespaced:
                     kubelet.created.append((body["kind"], body["metadata"]["name"]))
                 await cluster.create(view, body, namespace if view.resource.namespaced else "")
+        case ["provide", claim, volume]:
+            asked = await cluster.get(view_of("PersistentVolumeClaim"), claim, namespace)
+            kubelet.created.append(("PersistentVolume", volume["metadata"]["name"]))
+            volume["spec"]["claimRef"] = {"name": claim, "namespace": namespace, "uid": asked.metadata.uid}
+            await cluster.create(view_of("PersistentVolume"), volume)
         case ["patch", kind, name, patch]:
             kind, _, subresource = kind.partition("/")
             view = view_of(kind)

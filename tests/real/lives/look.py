@@ -31,6 +31,7 @@ PATHS = {
     "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
+    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
     "Node": "/api/v1/nodes",
     "PersistentVolume": "/api/v1/persistentvolumes",
 }
@@ -161,6 +162,8 @@ def _sorted_parts(kind: str, body: Json) -> Json:
                 if part in subset:
                     subset[part] = _counted(subset[part])
             subset["ports"] = _counted(subset.get("ports", []))
+    if kind == "PersistentVolume":
+        body["spec"].get("claimRef", {}).pop("resourceVersion", None)
     if kind == "Pod":
         _forget_requests(body)
     generation = body["metadata"].pop("generation", 0)  # how often it changed on the way

@@ -1,5 +1,7 @@
 """Lives of pods that a scheduler places: what they wait for, and what wakes them."""
 
+from typing import Any
+
 from tests.real.lives.drawing import Draw, Json, Life, Step, acts, body_of
 
 LETTERS = "abcd"
@@ -14,13 +16,15 @@ class World:
         self.draw = draw
         self.pods: list[str] = []
 
-    def pod(self, cpu: str = "", **more: Json) -> Json:
-        """The body of a new one. `more` are members of spec and metadata."""
+    def pod(self, cpu: str = "", port: int = 0, **more: Any) -> Json:
+        """The body of a new one. `port` is one of the node; `more` are members of spec and metadata."""
         draw = self.draw
         name = f"p{len(self.pods)}"
         self.pods.append(name)
         size = {"cpu": cpu or draw.choice(("500m", "1", "1500m", "2", "3")), "memory": "64Mi"}
-        container = {"name": "c", "image": "one", "resources": {"requests": size}}
+        container: Json = {"name": "c", "image": "one", "resources": {"requests": size}}
+        if port:
+            container["ports"] = [{"containerPort": port, "hostPort": port}]
         prefers = [
             {"weight": weight, "preference": {"matchExpressions": [on(letter)]}}
             for weight, letter in zip(WEIGHTS, draw.sample(LETTERS, len(LETTERS)), strict=True)
@@ -154,16 +158,22 @@ def gates(draw: Draw) -> Life:
 PRIORITIES = {"low": 10, "mid": 100, "high": 1000, "meek": 1000}
 
 
+def priorities() -> list[Json]:
+    found = [
+        {**body_of("PriorityClass", f"$LIFE-{name}"), "value": value} for name, value in PRIORITIES.items()
+    ]
+    found[-1]["preemptionPolicy"] = "Never"
+    return found
+
+
+def budget(draw: Draw) -> Step:
+    amount = {draw.choice(("minAvailable", "maxUnavailable")): draw.choice((0, 1, 2, "50%"))}
+    chosen = {"selector": {"matchLabels": {"app": draw.choice(("web", "db"))}}}
+    return ["create", body_of("PodDisruptionBudget", f"b{draw.randint(0, 1)}", {**amount, **chosen})]
+
+
 def preemption(draw: Draw) -> Life:
     world = World(draw)
-    classes = [
-        {
-            **body_of("PriorityClass", f"$LIFE-{name}"),
-            "value": value,
-            **({"preemptionPolicy": "Never"} if name == "meek" else {}),
-        }
-        for name, value in PRIORITIES.items()
-    ]
 
     def create(*names: str) -> Step:
         name = draw.choice(names or ("low", "mid", "mid", "high", "high", "meek"))
@@ -173,16 +183,11 @@ def preemption(draw: Draw) -> Life:
             world.pod(draw.choice(("500m", "1", "1500m", "2")), priorityClassName=f"$LIFE-{name}", **spec),
         ]
 
-    def budget() -> Step:
-        amount = {draw.choice(("minAvailable", "maxUnavailable")): draw.choice((0, 1, 2, "50%"))}
-        chosen = {"selector": {"matchLabels": {"app": draw.choice(("web", "db"))}}}
-        return ["create", body_of("PodDisruptionBudget", f"b{draw.randint(0, 1)}", {**amount, **chosen})]
-
-    steps = [["create", *classes], *[create("low", "mid") for _ in range(draw.randint(2, 5))]] + acts(
+    steps = [["create", *priorities()], *[create("low", "mid") for _ in range(draw.randint(2, 5))]] + acts(
         draw,
         draw.randint(5, 9),
         *[create] * 7,
-        *[budget] * 2,
+        *[lambda: budget(draw)] * 2,
         *[world.delete] * 2,
         *[lambda: ["linger", draw.often()]] * 3,
         *[world.node_acts] * 2,
@@ -192,41 +197,44 @@ def preemption(draw: Draw) -> Life:
     return {**SCHEDULED, "nodes": world.nodes(), "steps": [*steps, ["linger", False]]}
 
 
+KEYS = ("topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk")
+
+
+def spread(draw: Draw) -> Json:
+    chosen = {"matchLabels": {"app": draw.choice(("web", "db"))}}
+    constraint = {"maxSkew": draw.randint(1, 2), "topologyKey": draw.choice(KEYS), "labelSelector": chosen}
+    constraint |= {"whenUnsatisfiable": draw.choice(("DoNotSchedule", "DoNotSchedule", "ScheduleAnyway"))}
+    if constraint["whenUnsatisfiable"] == "DoNotSchedule":
+        constraint |= draw.some(minDomains=(2,), nodeTaintsPolicy=("Honor",))
+    return {"topologySpreadConstraints": [constraint]}
+
+
+def kept_together(draw: Draw, kind: str = "podAffinity") -> Json:
+    term: Json = {"labelSelector": {"matchLabels": {"app": draw.choice(("web", "db"))}}}
+    if draw.seldom():
+        term["namespaceSelector"] = {"matchLabels": {"team": "a"}}
+    term["topologyKey"] = draw.choice(KEYS)
+    return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def kept_apart(draw: Draw) -> Json:
+    return kept_together(draw, "podAntiAffinity")
+
+
 def spreading(draw: Draw) -> Life:
     world = World(draw)
-    keys = ("topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk")
-
-    def term() -> Json:
-        chosen = {"labelSelector": {"matchLabels": {"app": draw.choice(("web", "db"))}}}
-        if draw.seldom():
-            chosen["namespaceSelector"] = {"matchLabels": {"team": "a"}}
-        return {**chosen, "topologyKey": draw.choice(keys)}
 
     def create() -> Step:
-        more: Json = {}
-        kind = draw.choice(("spread", "podAffinity", "podAntiAffinity", "podAntiAffinity"))
-        if kind == "spread":
-            chosen = {"matchLabels": {"app": draw.choice(("web", "db"))}}
-            constraint = {
-                "maxSkew": draw.randint(1, 2),
-                "topologyKey": draw.choice(keys),
-                "labelSelector": chosen,
-            }
-            constraint |= {
-                "whenUnsatisfiable": draw.choice(("DoNotSchedule", "DoNotSchedule", "ScheduleAnyway"))
-            }
-            if constraint["whenUnsatisfiable"] == "DoNotSchedule":
-                constraint |= draw.some(minDomains=(2,), nodeTaintsPolicy=("Honor",))
-            more["topologySpreadConstraints"] = [constraint]
-        else:
-            more["affinity"] = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term()]}}
-        return ["create", world.pod("250m", **more)]
+        return [
+            "create",
+            world.pod("250m", **draw.choice((spread, kept_together, kept_apart, kept_apart))(draw)),
+        ]
 
     def namespace() -> Step:
         return ["patch", "Namespace", "$LIFE", {"metadata": {"labels": {"team": draw.choice(("a", "b"))}}}]
 
     def topology() -> Step:
-        labels = {draw.choice(keys[::2]): draw.choice(("x", "y", None))}
+        labels = {draw.choice(KEYS[::2]): draw.choice(("x", "y", None))}
         return ["node", draw.choice("abc"), {"metadata": {"labels": labels}}]
 
     steps = [create(), create()] + acts(
@@ -244,65 +252,38 @@ def spreading(draw: Draw) -> Life:
     return {**SCHEDULED, "nodes": [*world.nodes(), world.node()], "steps": steps}
 
 
-CLASSES = {"late": "WaitForFirstConsumer", "now": "Immediate", "made": "WaitForFirstConsumer"}
-
-
-def volumes(draw: Draw) -> Life:
-    world, sizes = World(draw), iter(range(1, 100))
-
-    def storage_class(name: str, mode: str) -> Json:
-        provisioner = "life.example.com/none" if name == "made" else "kubernetes.io/no-provisioner"
-        return {
-            **body_of("StorageClass", f"$LIFE-{name}"),
-            "volumeBindingMode": mode,
-            "provisioner": provisioner,
-        }
-
-    classes = [storage_class(name, mode) for name, mode in CLASSES.items()]
-
-    def volume() -> Step:
-        """No two of one size, so that there is one smallest."""
-        size = next(sizes)
-        spec: Json = {
-            "capacity": {"storage": f"{size}Gi"},
-            "accessModes": draw.choice(
-                (["ReadWriteOnce"], ["ReadWriteOncePod"], ["ReadWriteOnce", "ReadWriteOncePod"])
-            ),
-            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'now'))}",
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": "/data"},
-        }
-        if draw.random() < 0.8:
-            spec["nodeAffinity"] = {
-                "required": {"nodeSelectorTerms": [{"matchExpressions": [on(draw.choice("abc"))]}]}
-            }
-        return ["create", body_of("PersistentVolume", f"$LIFE-v{size}", spec, labels={"life": "$LIFE"})]
-
-    def claim(name: str = "") -> Step:
-        spec = {
-            "accessModes": [draw.choice(("ReadWriteOnce", "ReadWriteOncePod"))],
-            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'late', 'now', 'made', 'none'))}",
-            "resources": {"requests": {"storage": "1Gi"}},
-        }
-        return ["create", body_of("PersistentVolumeClaim", name or f"c{draw.randint(0, 3)}", spec)]
+def mixed(draw: Draw) -> Life:
+    """All at once, in two profiles."""
+    world = World(draw)
+    others = (spread, kept_together, kept_apart)
 
     def create() -> Step:
-        names = draw.sample(range(4), draw.choice((1, 1, 2)))
-        mounted = [{"name": f"v{one}", "persistentVolumeClaim": {"claimName": f"c{one}"}} for one in names]
-        return ["create", world.pod(volumes=mounted, **(draw.some(nodeSelector=({"disk": "ssd"},))))]
+        spec = draw.some(
+            nodeSelector=({"disk": "ssd"},),
+            tolerations=([{"key": "dedicated", "operator": "Exists"}],),
+            schedulerName=("packing", "packing", "nobody"),
+        )
+        spec |= {"priorityClassName": f"$LIFE-{draw.choice(tuple(PRIORITIES))}"} if draw.often() else {}
+        spec |= {"schedulingGates": [{"name": "g/1"}]} if draw.random() < 0.15 else {}
+        spec |= draw.choice(others)(draw) if draw.often() else {}
+        return ["create", world.pod(port=8080 if draw.seldom() else 0, **spec)]
 
-    steps = [["create", *classes], volume(), claim("c0"), volume(), claim("c1")] + acts(
+    steps = [["create", *priorities()], create(), create(), create()]
+    steps += acts(
         draw,
-        draw.randint(7, 11),
-        *[create] * 6,
-        *[volume, claim] * 3,
-        *[world.delete] * 2,
-        *[world.node_acts] * 2,
-        lambda: ["delete", "PersistentVolumeClaim", f"c{draw.randint(0, 3)}", "Background"],
-        lambda: ["create", storage_class("none", draw.choice(("Immediate", "WaitForFirstConsumer")))],
+        draw.randint(9, 13),
+        *[create] * 7,
+        *[world.node_acts] * 5,
+        *[world.delete] * 3,
+        *[world.relabel] * 2,
+        lambda: ["patch", "Pod", world.some_pod(), {"spec": {"schedulingGates": []}}],
+        lambda: ["patch", "Pod", world.some_pod(), {"spec": {"tolerations": [{"operator": "Exists"}]}}],
+        lambda: ["kubelet", [{"do": draw.choice(("succeed", "run"))}]],
+        *[lambda: ["linger", draw.often()]] * 2,
+        lambda: budget(draw),
+        lambda: ["patch", "Pod/resize", world.some_pod(), resized(draw)],
     )
-    looks = ["Pod", "PersistentVolumeClaim", "PersistentVolume"]
-    return {**SCHEDULED, "looks": looks, "nodes": world.nodes(), "steps": steps}
+    return {**SCHEDULED, "nodes": world.nodes(), "steps": [*steps, ["linger", False]]}
 
 
 SCHEDULED: Json = {"looks": ["Pod"], "scheduled": True}
