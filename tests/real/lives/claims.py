@@ -3,6 +3,7 @@
 from tests.real.lives.drawing import Draw, Json, Life, Step, acts, body_of
 from tests.real.lives.scheduling import SCHEDULED, World, on
 
+MODES = ("ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod")
 CLASSES = {"late": "WaitForFirstConsumer", "now": "Immediate", "made": "WaitForFirstConsumer"}
 
 
@@ -19,59 +20,62 @@ def volumes(draw: Draw) -> Life:
 
     classes = [storage_class(name, mode) for name, mode in CLASSES.items()]
 
+    def reached() -> Json:
+        terms = [{"matchExpressions": [on(draw.choice(world.letters))]}]
+        return {"required": {"nodeSelectorTerms": terms}}
+
     def volume() -> Step:
         """No two of one size, so that there is one smallest."""
         size = next(sizes)
         spec: Json = {
             "capacity": {"storage": f"{size}Gi"},
-            "accessModes": draw.choice(
-                (["ReadWriteOnce"], ["ReadWriteOncePod"], ["ReadWriteOnce", "ReadWriteOncePod"])
-            ),
-            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'now'))}",
+            "accessModes": [draw.choice(MODES)],
+            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'late', 'now'))}",
             "persistentVolumeReclaimPolicy": "Retain",
             "hostPath": {"path": "/data"},
         }
-        if draw.random() < 0.8:
-            spec["nodeAffinity"] = {
-                "required": {"nodeSelectorTerms": [{"matchExpressions": [on(draw.choice("abc"))]}]}
-            }
+        if draw.often():
+            spec["nodeAffinity"] = reached()
         return ["create", body_of("PersistentVolume", f"$LIFE-v{size}", spec, labels={"life": "$LIFE"})]
 
     def claim(name: str = "") -> Step:
         spec = {
-            "accessModes": [draw.choice(("ReadWriteOnce", "ReadWriteOncePod"))],
-            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'late', 'now', 'made', 'none'))}",
+            "accessModes": [draw.choice(MODES)],
+            "storageClassName": f"$LIFE-{draw.choice(('late', 'late', 'late', 'late', 'now', 'made', 'made', 'none'))}",
             "resources": {"requests": {"storage": "1Gi"}},
         }
-        return ["create", body_of("PersistentVolumeClaim", name or f"c{draw.randint(0, 3)}", spec)]
+        return ["create", body_of("PersistentVolumeClaim", name or f"c{draw.randint(0, 2)}", spec)]
 
     def create() -> Step:
-        names = draw.sample(range(4), draw.choice((1, 1, 2)))
+        names = draw.sample(range(3), draw.choice((1, 1, 1, 2)))
         mounted = [{"name": f"v{one}", "persistentVolumeClaim": {"claimName": f"c{one}"}} for one in names]
-        return ["create", world.pod(volumes=mounted, **(draw.some(nodeSelector=({"disk": "ssd"},))))]
+        return [
+            "create",
+            world.pod(volumes=mounted, **({"nodeSelector": {"disk": "ssd"}} if draw.seldom() else {})),
+        ]
 
     def made() -> Step:
         """What a provisioner makes, not always on the node that was asked for."""
         spec: Json = {**volume()[1]["spec"], "storageClassName": "$LIFE-made"}
-        spec["nodeAffinity"] = {
-            "required": {"nodeSelectorTerms": [{"matchExpressions": [on(draw.choice("aab"))]}]}
-        }
+        spec["nodeAffinity"] = reached()
         body = body_of("PersistentVolume", f"$LIFE-m{next(sizes)}", spec, labels={"life": "$LIFE"})
-        return ["provide", f"c{draw.randint(0, 3)}", body]
+        return ["provide", f"c{draw.randint(0, 2)}", body]
 
-    steps = [["create", *classes], volume(), claim("c0"), volume(), claim("c1")] + acts(
+    first = ["all", ["create", *classes], volume(), volume(), volume(), claim("c0"), claim("c1")]
+    steps: list[Step] = [first, create(), create()]
+    steps += acts(
         draw,
         draw.randint(7, 11),
         *[create] * 6,
-        *[volume, claim] * 3,
+        *[volume, claim] * 2,
         *[made] * 2,
         *[world.delete] * 2,
         *[world.node_acts] * 2,
-        lambda: ["delete", "PersistentVolumeClaim", f"c{draw.randint(0, 3)}", "Background"],
+        lambda: ["delete", "PersistentVolumeClaim", f"c{draw.randint(0, 2)}", "Background"],
         lambda: ["create", storage_class("none", draw.choice(("Immediate", "WaitForFirstConsumer")))],
     )
     looks = ["Pod", "PersistentVolumeClaim", "PersistentVolume"]
-    return {**SCHEDULED, "looks": looks, "nodes": world.nodes(), "steps": steps}
+    return {**SCHEDULED, "looks": looks, "nodes": world.nodes, "steps": steps}
 
 
 DRIVER = "life.example.com"
@@ -84,7 +88,7 @@ def devices(draw: Draw) -> Life:
 
     def slice_of(letter: str) -> Step:
         found = [
-            {"name": f"d{number}", "attributes": {"size": {"int": draw.randint(1, 2)}}}
+            {"name": f"d{number}", "attributes": {"size": {"int": draw.choice((1, 1, 2))}}}
             for number in range(draw.randint(1, 2))
         ]
         pool = {"name": f"$LIFE-{letter}", "generation": 1, "resourceSliceCount": 1}
@@ -92,19 +96,24 @@ def devices(draw: Draw) -> Life:
         return ["create", body_of("ResourceSlice", f"$LIFE-{letter}", spec)]
 
     def claim(name: str = "") -> Step:
-        asked: Json = {"deviceClassName": "$LIFE-card", **draw.some(count=(1, 2))}
-        if draw.often():
+        asked: Json = {"deviceClassName": "$LIFE-card", **draw.some(count=(1, 1, 2))}
+        if draw.seldom():
             expression = f"device.attributes['{DRIVER}'].size == {draw.randint(1, 2)}"
             asked["selectors"] = [{"cel": {"expression": expression}}]
         requests = {"requests": [{"name": "r", "exactly": asked}]}
-        return ["create", body_of("ResourceClaim", name or f"c{draw.randint(0, 3)}", {"devices": requests})]
+        return ["create", body_of("ResourceClaim", name or f"c{draw.randint(0, 2)}", {"devices": requests})]
 
     def create() -> Step:
-        names = draw.sample(range(4), draw.choice((1, 1, 2)))
+        names = draw.sample(range(3), draw.choice((1, 1, 1, 2)))
         wanted = [{"name": f"v{one}", "resourceClaimName": f"c{one}"} for one in names]
-        return ["create", world.pod(resourceClaims=wanted, **(draw.some(nodeSelector=({"disk": "ssd"},))))]
+        return [
+            "create",
+            world.pod(resourceClaims=wanted, **({"nodeSelector": {"disk": "ssd"}} if draw.seldom() else {})),
+        ]
 
-    steps = [["create", device_class], slice_of("a"), claim("c0"), claim("c1")]
+    slices = [slice_of(each) for each in world.letters[:2]]
+    first = ["all", ["create", device_class], *slices, claim("c0"), claim("c1")]
+    steps: list[Step] = [first, create(), create()]
     steps += acts(
         draw,
         draw.randint(7, 11),
@@ -112,9 +121,9 @@ def devices(draw: Draw) -> Life:
         *[claim] * 3,
         *[world.delete] * 3,
         *[world.node_acts] * 2,
-        *[lambda: slice_of(draw.choice("bc"))] * 2,
-        lambda: ["delete", "ResourceClaim", f"c{draw.randint(0, 3)}", "Background"],
-        lambda: ["delete", "ResourceSlice", f"$LIFE-{draw.choice('ab')}", "Background"],
+        *[lambda: slice_of(draw.choice(world.letters))] * 2,
+        lambda: ["delete", "ResourceClaim", f"c{draw.randint(0, 2)}", "Background"],
+        lambda: ["delete", "ResourceSlice", f"$LIFE-{draw.choice(world.letters)}", "Background"],
         lambda: ["linger", draw.often()],
     )
-    return {**SCHEDULED, "looks": ["Pod", "ResourceClaim"], "nodes": world.nodes(), "steps": steps}
+    return {**SCHEDULED, "looks": ["Pod", "ResourceClaim"], "nodes": world.nodes, "steps": steps}

@@ -14,6 +14,8 @@ from tests.real.lives.look import Seen
 from tests.real.servers import Servers
 
 CONTROLLER_FLAGS = ("--kube-api-qps=2000", "--kube-api-burst=4000")
+SCHEDULED_FLAGS = (*CONTROLLER_FLAGS, "--pvclaimbinder-sync-period=1s")
+"""What the controller of volumes sees only now and then is seen before all is quiet."""
 PATIENT_QUIET_S = 3.0
 """A life that differs is led again, with more time for busy machines: they may have been looked at too early."""
 
@@ -22,13 +24,14 @@ PATIENT_QUIET_S = 3.0
 def servers(count: int, *, is_scheduled: bool) -> Iterator[list[Path]]:
     """Kubeconfigs of so many, each with controllers, and with kube-scheduler where that is wanted."""
     scheduler = lead.SCHEDULER if is_scheduled else None
+    flags = SCHEDULED_FLAGS if is_scheduled else CONTROLLER_FLAGS
     with contextlib.ExitStack() as stack:
         found = []
         for _ in range(count):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             started = Servers(Path(folder))
             stack.callback(started.close)
-            started.start(controller_flags=CONTROLLER_FLAGS, scheduler=scheduler)
+            started.start(controller_flags=flags, scheduler=scheduler)
             found.append(started.kubeconfig)
         yield found
 

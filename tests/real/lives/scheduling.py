@@ -15,13 +15,17 @@ class World:
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
         self.pods: list[str] = []
+        self.letters = LETTERS[: draw.randint(1, 3)]
+        self.nodes = [self.node() for _ in self.letters]
+        self._count = 0
 
     def pod(self, cpu: str = "", port: int = 0, **more: Any) -> Json:
         """The body of a new one. `port` is one of the node; `more` are members of spec and metadata."""
         draw = self.draw
-        name = f"p{len(self.pods)}"
+        name = f"p{self._count}"
+        self._count += 1
         self.pods.append(name)
-        size = {"cpu": cpu or draw.choice(("500m", "1", "1500m", "2", "3")), "memory": "64Mi"}
+        size = {"cpu": cpu or draw.choice(("500m", "1", "1500m", "2", "2", "3")), "memory": "64Mi"}
         container: Json = {"name": "c", "image": "one", "resources": {"requests": size}}
         if port:
             container["ports"] = [{"containerPort": port, "hostPort": port}]
@@ -36,24 +40,22 @@ class World:
         return body_of("Pod", name, spec, labels=labels)
 
     def some_pod(self) -> str:
-        """A later one rather: they wait."""
-        if not self.pods:
-            return "p0"
-        return self.pods[-1 - min(int(self.draw.expovariate(0.4)), len(self.pods) - 1)]
+        """The last one rather: it waits perhaps."""
+        return self.draw.choice([*self.pods, *self.pods[-1:], "p0"])
 
     def node(self) -> Json:
         draw = self.draw
         labels = {"disk": draw.choice(("ssd", "hdd")), "topology.kubernetes.io/zone": draw.choice("xy")}
-        size = {"cpu": draw.choice("2344"), "memory": "8Gi", "pods": draw.choice(("110", "110", "3"))}
+        size = {"cpu": draw.choice("2334"), "memory": "8Gi", "pods": draw.choice(("110", "110", "3"))}
         return {"labels": labels, "size": size}
-
-    def nodes(self) -> list[Json]:
-        return [self.node() for _ in range(self.draw.randint(1, 3))]
 
     # Acts
 
     def delete(self) -> Step:
-        return ["delete", "Pod", self.some_pod(), "Background"]
+        name = self.some_pod()
+        if name in self.pods:
+            self.pods.remove(name)
+        return ["delete", "Pod", name, "Background"]
 
     def relabel(self) -> Step:
         return [
@@ -63,21 +65,36 @@ class World:
             {"metadata": {"labels": {"app": self.draw.choice(("web", "db"))}}},
         ]
 
+    def filled(self, *creates: Step) -> Step:
+        """Several in one step, in an order that no scheduler changes."""
+        return ["all", *(step for create in creates for step in (create, ["wait", 0.5]))]
+
     def node_acts(self) -> Step:
-        draw, letter = self.draw, self.draw.choice("abc")
-        return draw.choice(
-            (
-                lambda: ["node", letter, {"metadata": {"labels": {"disk": draw.choice(("ssd", "hdd"))}}}],
-                lambda: ["node", letter, {"spec": {"unschedulable": draw.often() or None}}],
-                lambda: ["node", letter, {"spec": {"taints": draw.choice(([taint(draw)], None))}}],
-                lambda: ["node/status", letter, {"status": {"allocatable": {"cpu": draw.choice("1246")}}}],
-                lambda: ["node/status", letter, {"status": {"allocatable": {"pods": draw.choice("24")}}}],
-                lambda: ["delete node", letter],
-                lambda: ["add node", draw.choice("bcd"), self.node()],
-                lambda: ["add node", draw.choice("cd"), {**self.node(), "spec": {"taints": [taint(draw)]}}],
-                lambda: ["node ready", letter, draw.choice(("True", "True", "False"))],
-            )
-        )()
+        draw = self.draw
+        letter = draw.choice(self.letters)
+        new = next((each for each in LETTERS if each not in self.letters), "")
+        verb = draw.choice(
+            ("label", "cordon", "cordon", "taint", "cpu", "pods", "ready", "add", "add", "delete")
+        )
+        if verb == "add" and new:
+            self.letters += new
+            return [
+                "add node",
+                new,
+                {**self.node(), "spec": {"taints": [taint(draw)] if draw.seldom() else []}},
+            ]
+        if verb == "delete" and len(self.letters) > 1:
+            self.letters = self.letters.replace(letter, "")
+            return ["delete node", letter]
+        if verb == "ready":
+            return ["node ready", letter, draw.choice(("True", "False"))]
+        if verb in ("cpu", "pods"):
+            return ["node/status", letter, {"status": {"allocatable": {verb: draw.choice("2468")}}}]
+        if verb == "cordon":
+            return ["node", letter, {"spec": {"unschedulable": draw.choice((True, None))}}]
+        if verb == "taint":
+            return ["node", letter, {"spec": {"taints": draw.choice(([taint(draw)], None, None))}}]
+        return ["node", letter, {"metadata": {"labels": {"disk": draw.choice(("ssd", "ssd", "hdd"))}}}]
 
 
 def on(letter: str) -> Json:
@@ -100,22 +117,23 @@ def pods(draw: Draw) -> Life:
             tolerations=([{"key": "dedicated", "operator": "Exists"}],),
         )
         if draw.random() < 0.1:
-            spec["nodeName"] = f"$LIFE-{draw.choice('ab')}"
+            spec["nodeName"] = f"$LIFE-{draw.choice(world.letters)}"
         return ["create", world.pod(**spec)]
 
-    steps = [create(), create()] + acts(
+    steps = [world.filled(create(), create(), create())]
+    steps += acts(
         draw,
-        draw.randint(6, 10),
+        draw.randint(8, 11),
         *[create] * 5,
         *[world.node_acts] * 6,
-        *[world.delete] * 2,
+        *[world.delete] * 3,
         world.relabel,
         lambda: ["patch", "Pod", world.some_pod(), {"spec": {"tolerations": [{"operator": "Exists"}]}}],
         lambda: ["kubelet", [{"do": draw.choice(("succeed", "run", "hold"))}]],
         lambda: ["linger", draw.often()],
         lambda: ["patch", "Pod/resize", world.some_pod(), resized(draw)],
     )
-    return {**SCHEDULED, "nodes": world.nodes(), "steps": steps}
+    return {**SCHEDULED, "nodes": world.nodes, "steps": steps}
 
 
 def resized(draw: Draw) -> Json:
@@ -136,9 +154,10 @@ def gates(draw: Draw) -> Life:
     def update(*specs: Json) -> Step:
         return ["patch", "Pod", world.some_pod(), {"spec": draw.choice(specs)}]
 
-    steps = [create(), create()] + acts(
+    steps = [world.filled(create(), create(), create())]
+    steps += acts(
         draw,
-        draw.randint(6, 10),
+        draw.randint(8, 11),
         *[create] * 3,
         *[
             lambda: update(
@@ -152,7 +171,7 @@ def gates(draw: Draw) -> Life:
         *[world.node_acts] * 3,
         *(world.delete, world.relabel),
     )
-    return {**SCHEDULED, "nodes": world.nodes(), "steps": steps}
+    return {**SCHEDULED, "nodes": world.nodes, "steps": steps}
 
 
 PRIORITIES = {"low": 10, "mid": 100, "high": 1000, "meek": 1000}
@@ -183,18 +202,22 @@ def preemption(draw: Draw) -> Life:
             world.pod(draw.choice(("500m", "1", "1500m", "2")), priorityClassName=f"$LIFE-{name}", **spec),
         ]
 
-    steps = [["create", *priorities()], *[create("low", "mid") for _ in range(draw.randint(2, 5))]] + acts(
+    steps = [
+        ["create", *priorities()],
+        world.filled(*[create("low", "mid") for _ in range(draw.randint(2, 5))]),
+    ]
+    steps += acts(
         draw,
-        draw.randint(5, 9),
+        draw.randint(7, 10),
         *[create] * 7,
         *[lambda: budget(draw)] * 2,
-        *[world.delete] * 2,
+        *[world.delete] * 3,
         *[lambda: ["linger", draw.often()]] * 3,
         *[world.node_acts] * 2,
         world.relabel,
         lambda: ["delete", "PodDisruptionBudget", f"b{draw.randint(0, 1)}", "Background"],
     )
-    return {**SCHEDULED, "nodes": world.nodes(), "steps": [*steps, ["linger", False]]}
+    return {**SCHEDULED, "nodes": world.nodes, "steps": [*steps, ["linger", False]]}
 
 
 KEYS = ("topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk")
@@ -235,11 +258,12 @@ def spreading(draw: Draw) -> Life:
 
     def topology() -> Step:
         labels = {draw.choice(KEYS[::2]): draw.choice(("x", "y", None))}
-        return ["node", draw.choice("abc"), {"metadata": {"labels": labels}}]
+        return ["node", draw.choice(world.letters), {"metadata": {"labels": labels}}]
 
-    steps = [create(), create()] + acts(
+    steps = [world.filled(create(), create(), create())]
+    steps += acts(
         draw,
-        draw.randint(6, 11),
+        draw.randint(8, 11),
         *[create] * 6,
         *[world.relabel] * 3,
         *[world.delete] * 3,
@@ -249,7 +273,7 @@ def spreading(draw: Draw) -> Life:
         lambda: ["linger", draw.often()],
         lambda: ["kubelet", [{"do": draw.choice(("succeed", "run"))}]],
     )
-    return {**SCHEDULED, "nodes": [*world.nodes(), world.node()], "steps": steps}
+    return {**SCHEDULED, "nodes": world.nodes, "steps": steps}
 
 
 def mixed(draw: Draw) -> Life:
@@ -268,7 +292,7 @@ def mixed(draw: Draw) -> Life:
         spec |= draw.choice(others)(draw) if draw.often() else {}
         return ["create", world.pod(port=8080 if draw.seldom() else 0, **spec)]
 
-    steps = [["create", *priorities()], create(), create(), create()]
+    steps = [["create", *priorities()], world.filled(create(), create(), create(), create())]
     steps += acts(
         draw,
         draw.randint(9, 13),
@@ -283,7 +307,7 @@ def mixed(draw: Draw) -> Life:
         lambda: budget(draw),
         lambda: ["patch", "Pod/resize", world.some_pod(), resized(draw)],
     )
-    return {**SCHEDULED, "nodes": world.nodes(), "steps": [*steps, ["linger", False]]}
+    return {**SCHEDULED, "nodes": world.nodes, "steps": [*steps, ["linger", False]]}
 
 
 SCHEDULED: Json = {"looks": ["Pod"], "scheduled": True}
