@@ -56,7 +56,7 @@ def volumes(draw: Draw) -> Life:
 
     def made() -> Step:
         """What a provisioner makes, not always on the node that was asked for."""
-        spec: Json = {**volume()[1]["spec"], "storageClassName": "$LIFE-made"}
+        spec: Json = {**volume()[1]["spec"]}
         spec["nodeAffinity"] = reached()
         body = body_of("PersistentVolume", f"$LIFE-m{next(sizes)}", spec, labels={"life": "$LIFE"})
         return ["provide", f"c{draw.randint(0, 2)}", body]

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import random
+import re
 import string
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +18,12 @@ from tests.real.servers import Servers
 CONTROLLER_FLAGS = ("--kube-api-qps=2000", "--kube-api-burst=4000")
 SCHEDULED_FLAGS = (*CONTROLLER_FLAGS, "--pvclaimbinder-sync-period=1s")
 """What the controller of volumes sees only now and then is seen before all is quiet."""
+GONE = "pod does not exist any more"
+_UNASKED = re.compile(
+    r"^(0/\d+ nodes are available: (?!\d).*?\.) (not found|no new claims to deallocate, preemption: .*)$"
+)
+"""What PreFilter refused leaves kube-scheduler's DynamicResources without a state, which is an error of PostFilter."""
+Said = defaultdict[str, set[str]]
 PATIENT_QUIET_S = 3.0
 """A life that differs is led again, with more time for busy machines: they may have been looked at too early."""
 
@@ -60,51 +68,42 @@ def _once(
 
 def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[Step]) -> list[str]:
     """Of the first step that has any; what follows would mostly repeat them."""
-    wakes_on_deleted_nodes = False
+    said: tuple[Said, Said] = (defaultdict(set), defaultdict(set))
+    wakes_alike = True
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
-        wakes_on_deleted_nodes |= steps[number][0] == "delete node"
-        _forget_other_words(first, second)
-        _forget_vain_attempts(first, second)
-        if wakes_on_deleted_nodes:
-            _forget_vain_attempts(second, first)
+        wakes_alike &= steps[number][0] != "delete node"
+        _settle(first, second, said, wakes_alike=wakes_alike)
         if lines := list(look.differences(first, second)):
             return [f"step {number}: {line}" for line in lines]
     return []
 
 
-def _forget_vain_attempts(theirs: Seen, ours: Seen) -> None:
-    """Drop what only kube-scheduler says, having tried pods in vain that ours leaves asleep.
+def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: bool) -> None:
+    """Take for equal what schedulers say of attempts in vain, and what docs/deliberate-differences.md names.
 
-    It wakes them for nodes that other plugins keep them away from, and ours for nodes that are deleted. What the other one
-    says is to be what it said, too, when it mattered.
+    kube-scheduler wakes pods for nodes that other plugins keep them away from, and ours for nodes that are deleted. What
+    the one says that slept on is to be something that the other one has `said` so far, in events or conditions (not every
+    event is kept). kube-scheduler tells of pods that are gone, and nominates nodes to pods whose volumes are made there.
     """
-    for name, events in theirs.items():
-        if not name.startswith("Event Pod ") or not name.endswith(" FailedScheduling") or name not in ours:
-            continue
-        pod = name.split()[2]
-        told = [event["message"] for event in events]
-        theirs[name] = [event for event in events if event in ours[name]]
-        for first, second in zip(_conditions(theirs, pod), _conditions(ours, pod), strict=False):
-            if first["type"] == second["type"] == "PodScheduled" and second.get("message") in told:
-                first["message"] = second["message"]
-
-
-def _forget_other_words(theirs: Seen, ours: Seen) -> None:
-    """Take for equal what docs/deliberate-differences.md names.
-
-    What PreFilter refuses leaves kube-scheduler's DynamicResources without a state, which is an error (`not found`), and
-    ours preempts nobody. Only kube-scheduler nominates a node to a pod whose volumes are being made there.
-    """
-    for told in [
-        event for name, events in theirs.items() if name.endswith(" FailedScheduling") for event in events
-    ]:
-        head = told["message"].removesuffix(" not found")
-        if head == told["message"] or not head.endswith("."):
-            continue
-        pod = told["about"].removeprefix("Pod ")
-        for each in (*ours.get(f"Event Pod {pod} FailedScheduling", []), *_conditions(ours, pod)):
-            if each.get("message", "").startswith(f"{head} no new claims to deallocate, preemption: 0/"):
-                each["message"] = told["message"]
+    for words, seen in zip(said, (theirs, ours), strict=True):
+        for name in [name for name in seen if name.startswith("Pod ")]:
+            told = [each for each in (*_refusals(seen, name), *_conditions(seen, name)) if "message" in each]
+            for each in told:
+                each["message"] = _UNASKED.sub(r"\1", each["message"])
+            words[name] |= {each["message"] for each in told}
+    for name in {*said[0], *said[1]}:
+        their_words, own_words = (words[name] for words in said)
+        event = f"Event {name} FailedScheduling"
+        theirs[event] = [] if own_words else _refusals(theirs, name)
+        ours[event] = [each for each in _refusals(ours, name) if each["message"] not in their_words]
+        if their_words and not wakes_alike:
+            ours[event] = []
+        for first, second in zip(_conditions(theirs, name), _conditions(ours, name), strict=False):
+            is_late = second.get("message") in their_words
+            if is_late or (not wakes_alike and first.get("message") in own_words):
+                first["message"] = second.get("message")
+    for name in [name for name in theirs if name.endswith(" FailedScheduling")]:
+        theirs[name] = [each for each in theirs[name] if GONE not in each["message"]]
     made_on = {
         body["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
         for name, bodies in theirs.items()
@@ -117,6 +116,10 @@ def _forget_other_words(theirs: Seen, ours: Seen) -> None:
             del status["nominatedNodeName"]
 
 
+def _refusals(seen: Seen, pod: str) -> list[Json]:
+    return seen.get(f"Event {pod} FailedScheduling", [])
+
+
 def _conditions(seen: Seen, pod: str) -> list[Json]:
-    found: list[Json] = seen.get(f"Pod {pod}", [{}])[0].get("status", {}).get("conditions", [])
-    return found
+    found: list[Json] = seen.get(pod, [{}])[0].get("status", {}).get("conditions", [])
+    return [each for each in found if each["type"] == "PodScheduled"]

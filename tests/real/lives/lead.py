@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.clock import LoopClock, rfc3339
 from koordinator.cluster import connect, errors
 from koordinator.cluster.informer import InformerFactory
@@ -146,9 +147,15 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
                     kubelet.created.append((body["kind"], body["metadata"]["name"]))
                 await cluster.create(view, body, namespace if view.resource.namespaced else "")
         case ["provide", claim, volume]:
-            asked = await cluster.get(view_of("PersistentVolumeClaim"), claim, namespace)
+            asked = await cluster.get(PersistentVolumeClaim, claim, namespace)
+            if asked.spec.volume_name:
+                return
             kubelet.created.append(("PersistentVolume", volume["metadata"]["name"]))
-            volume["spec"]["claimRef"] = {"name": claim, "namespace": namespace, "uid": asked.metadata.uid}
+            volume["spec"] |= {
+                "claimRef": {"name": claim, "namespace": namespace, "uid": asked.metadata.uid},
+                "storageClassName": asked.spec.storage_class_name,
+                "accessModes": asked.spec.access_modes,
+            }
             await cluster.create(view_of("PersistentVolume"), volume)
         case ["patch", kind, name, patch]:
             kind, _, subresource = kind.partition("/")

@@ -90,6 +90,7 @@ class Looker:
         return (
             RACE in item.get("message", "")
             or item.get("reason") == "MultiplePodDisruptionBudgets"
+            or (self._is_exact and "Cancelling deletion of Pod" in item.get("message", ""))
             or (self._is_exact and by == "persistentvolume-controller")
         )
 
