@@ -5,10 +5,12 @@ python -m tests.real.lives --seed 4711 --cases 1 --show deployment      # with a
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.real import binaries
 from tests.real.lives import cases, compare
@@ -24,6 +26,9 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the steps of lives that differ")
     parser.add_argument(
         "--servers", type=int, default=4, help="for lives under a scheduler, one on each at once"
+    )
+    parser.add_argument(
+        "--kubeconfig", help="of a running server with what the lives need; else they are started"
     )
     options = parser.parse_args()
     if why := binaries.why_missing((*binaries.CONTROL_PLANE, "kube-scheduler")):
@@ -44,7 +49,11 @@ def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
     seeds = range(options.seed, options.seed + options.cases)
     lives = [cases.life_of(name, seed) for seed in seeds for name in names]
     begun_s = time.monotonic()
-    with compare.servers(servers, is_scheduled=is_scheduled) as kubeconfigs:
+    with contextlib.ExitStack() as stack:
+        kubeconfigs = [Path(options.kubeconfig)] if options.kubeconfig else []
+        if not kubeconfigs:
+            started = compare.servers(servers, is_scheduled=is_scheduled)
+            kubeconfigs = stack.enter_context(started)
         found = compare.differing(kubeconfigs, lives, 1 if is_scheduled else options.at_once)
     for life, lines in found:
         print(f"{life['name']}:", *lines, sep="\n    ")

@@ -27,9 +27,9 @@ _SCHEDULED: dict[str, Callable[[Draw], Life]] = {
     "volumes": claims.volumes,
     "devices": claims.devices,
 }
-NAMES = (*_FAMILIES, *_SCHEDULED)
-OF_SCHEDULER = tuple(_SCHEDULED)
-"""Each of them has a server for itself while it is led: every node and every pod may concern all pods."""
+OF_CONTROLLERS, OF_SCHEDULER = tuple(_FAMILIES), tuple(_SCHEDULED)
+NAMES = (*OF_CONTROLLERS, *OF_SCHEDULER)
+"""Lives under a scheduler have a server for themselves: every node and every pod may concern all pods."""
 
 
 def life_of(name: str, seed: int) -> Life:

@@ -81,9 +81,10 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
 def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: bool) -> None:
     """Take for equal what schedulers say of attempts in vain, and what docs/deliberate-differences.md names.
 
-    kube-scheduler wakes pods for nodes that other plugins keep them away from, and ours for nodes that are deleted. What
-    the one says that slept on is to be something that the other one has `said` so far, in events or conditions (not every
-    event is kept). kube-scheduler tells of pods that are gone, and nominates nodes to pods whose volumes are made there.
+    kube-scheduler wakes pods for nodes that other plugins keep them away from, and ours for nodes that are deleted.
+    What the one says that slept on is to be something that the other one has `said` so far, in events or conditions
+    (not every event is kept). kube-scheduler tells of pods that are gone, and nominates nodes to pods whose volumes
+    are made there.
     """
     for words, seen in zip(said, (theirs, ours), strict=True):
         for name in [name for name in seen if name.startswith("Pod ")]:

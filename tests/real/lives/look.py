@@ -84,8 +84,8 @@ class Looker:
         return dict(seen)
 
     def _is_chance(self, item: Json) -> bool:
-        """Return whether an event tells that two controllers met, which of two budgets a controller has taken, or what the one
-        of volumes sees now and then."""
+        """Return whether an event tells that two controllers met, which of two budgets one has taken, or, where a
+        scheduler is looked at, what is others' work: volumes, evictions that were called off."""
         by = (item.get("source") or {}).get("component")
         return (
             RACE in item.get("message", "")
