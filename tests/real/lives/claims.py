@@ -1,7 +1,7 @@
 """Lives of pods that need volumes or devices before a scheduler can place them."""
 
-from tests.real.lives.drawing import Draw, Json, Life, Step, acts, body_of
-from tests.real.lives.scheduling import SCHEDULED, World, on
+from tests.real.lives.drawing import Draw, Json, Life, Step, body_of
+from tests.real.lives.scheduling import SCHEDULED, World, led, on
 
 MODES = ("ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod")
 CLASSES = {"late": "WaitForFirstConsumer", "now": "Immediate", "made": "WaitForFirstConsumer"}
@@ -61,12 +61,32 @@ def volumes(draw: Draw) -> Life:
         body = body_of("PersistentVolume", f"$LIFE-m{next(sizes)}", spec, labels={"life": "$LIFE"})
         return ["provide", f"c{draw.randint(0, 2)}", body]
 
+    def waits() -> list[Step]:
+        """For a claim, for a volume, or for the claim's only user."""
+        name = f"w{next(sizes)}"
+        wanted = claim(name)
+        spec = wanted[1]["spec"] | {"storageClassName": f"$LIFE-{draw.choice(('late', 'now'))}"}
+        wanted[1]["spec"] = spec
+        found = volume()
+        found[1]["spec"] |= {name: spec[name] for name in ("storageClassName", "accessModes")}
+        found[1]["spec"]["nodeAffinity"] = reached()
+        mounted = [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]
+        user = ["create", world.pod("100m", volumes=mounted)]
+        if spec["accessModes"] == ["ReadWriteOncePod"]:
+            second, first = ["create", world.pod("100m", volumes=mounted)], world.pods[-2]
+            return [
+                ["all", wanted, found, ["wait", 0.5], user, ["wait", 1], second],
+                ["delete", "Pod", first, "Background"],
+            ]
+        return draw.choice(([found, user, wanted], [["all", wanted, user], found]))
+
     first = ["all", ["create", *classes], volume(), volume(), volume(), claim("c0"), claim("c1")]
     steps: list[Step] = [first, create(), create()]
-    steps += acts(
+    steps += led(
         draw,
         draw.randint(7, 11),
-        *[create] * 6,
+        *[create] * 4,
+        *[waits] * 5,
         *[volume, claim] * 2,
         *[made] * 2,
         *[world.delete] * 2,
@@ -111,13 +131,25 @@ def devices(draw: Draw) -> Life:
             world.pod(resourceClaims=wanted, **({"nodeSelector": {"disk": "ssd"}} if draw.seldom() else {})),
         ]
 
+    def waits() -> list[Step]:
+        """For a claim, or for a class."""
+        name, wanted = f"w{world.number}", claim("w")
+        wanted[1]["metadata"]["name"] = name
+        user = ["create", world.pod("100m", resourceClaims=[{"name": "v", "resourceClaimName": name}])]
+        if draw.often():
+            return [user, wanted]
+        kind = {**device_class, "metadata": {"name": f"$LIFE-{name}"}}
+        wanted[1]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = f"$LIFE-{name}"
+        return [["all", wanted, user], ["create", kind]]
+
     slices = [slice_of(each) for each in world.letters[:2]]
     first = ["all", ["create", device_class], *slices, claim("c0"), claim("c1")]
     steps: list[Step] = [first, create(), create()]
-    steps += acts(
+    steps += led(
         draw,
         draw.randint(7, 11),
-        *[create] * 5,
+        *[create] * 3,
+        *[waits] * 4,
         *[claim] * 3,
         *[world.delete] * 3,
         *[world.node_acts] * 2,

@@ -1,8 +1,9 @@
 """Lives of pods that a scheduler places: what they wait for, and what wakes them."""
 
+from collections.abc import Callable
 from typing import Any
 
-from tests.real.lives.drawing import Draw, Json, Life, Step, acts, body_of
+from tests.real.lives.drawing import Draw, Json, Life, Step, body_of
 
 LETTERS = "abcd"
 WEIGHTS = (100, 71, 37, 11)
@@ -17,13 +18,13 @@ class World:
         self.pods: list[str] = []
         self.letters = LETTERS[: draw.randint(1, 3)]
         self.nodes = [self.node() for _ in self.letters]
-        self._count = 0
+        self.number = 0
 
     def pod(self, cpu: str = "", port: int = 0, **more: Any) -> Json:
         """The body of a new one. `port` is one of the node; `more` are members of spec and metadata."""
         draw = self.draw
-        name = f"p{self._count}"
-        self._count += 1
+        name = f"p{self.number}"
+        self.number += 1
         self.pods.append(name)
         size = {"cpu": cpu or draw.choice(("500m", "1", "1500m", "2", "2", "3")), "memory": "64Mi"}
         container: Json = {"name": "c", "image": "one", "resources": {"requests": size}}
@@ -69,6 +70,33 @@ class World:
         """Several in one step, in an order that no scheduler changes."""
         return ["all", *(step for create in creates for step in (create, ["wait", 0.5]))]
 
+    def waits(self) -> list[Step]:
+        """A pod that waits for one thing, and then gets it."""
+        draw, letter = self.draw, self.draw.choice(self.letters)
+        kept = {"nodeSelector": {"kubernetes.io/hostname": f"$LIFE-{letter}"}}
+        wants = {"tolerations": [{"key": "dedicated", "operator": "Exists"}]} if draw.seldom() else {}
+        what = draw.choice(("cordon", "taint", "label", "room", "places", "node", "port"))
+        if what == "label":
+            new = ["node", letter, {"metadata": {"labels": {"part": str(len(self.pods))}}}]
+            return [["create", self.pod("100m", nodeSelector={"part": str(len(self.pods))}, **wants)], new]
+        if what == "node" and len(self.letters) < len(LETTERS):
+            added = next(each for each in LETTERS if each not in self.letters)
+            self.letters += added
+            kept["nodeSelector"]["kubernetes.io/hostname"] = f"$LIFE-{added}"
+            return [["create", self.pod(**kept, **wants)], ["add node", added, self.node()]]
+        if what == "port":
+            creates = [["create", self.pod("100m", 9090, **kept, **wants)] for _ in range(2)]
+            return [["all", *creates], ["delete", "Pod", self.pods[-2], "Background"]]
+        by = {
+            "cordon": ("node", {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}}),
+            "taint": ("node", {"spec": {"taints": [taint(draw)]}}, {"spec": {"taints": None}}),
+            "places": ("node/status", *({"status": {"allocatable": {"pods": each}}} for each in ("0", "20"))),
+        }
+        room = ("node/status", *({"status": {"allocatable": {"cpu": each}}} for each in ("0", "20")))
+        verb, before, after = by.get(what, room)
+        create = ["create", self.pod("100m", **kept, **wants)]
+        return [["all", [verb, letter, before], ["wait", 0.5], create], [verb, letter, after]]
+
     def node_acts(self) -> Step:
         draw = self.draw
         letter = draw.choice(self.letters)
@@ -97,6 +125,42 @@ class World:
         return ["node", letter, {"metadata": {"labels": {"disk": draw.choice(("ssd", "ssd", "hdd"))}}}]
 
 
+def led(draw: Draw, count: int, *makers: Callable[[], list[Any]]) -> list[Step]:
+    """So many acts, some of which are several steps."""
+    found = [draw.choice(makers)() for _ in range(count)]
+    return [step for each in found for step in ([each] if isinstance(each[0], str) else each)]
+
+
+def company(world: World) -> list[Step]:
+    """A pod that waits for another one, or for another one to leave, or for domains."""
+    draw = world.draw
+    wanted = draw.choice(("web", "db"))
+    chosen, key = {"labelSelector": {"matchLabels": {"app": wanted}}}, draw.choice(KEYS)
+    other = ["create", world.pod("100m", labels={"app": wanted})]
+    name, not_so = world.pods[-1], {"metadata": {"labels": {"app": "else"}}}
+    leaves = draw.choice((["delete", "Pod", name, "Background"], ["patch", "Pod", name, not_so]))
+    what = draw.choice(("together", "apart", "domain", "namespace"))
+    if what == "domain":
+        constraint = {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", **chosen}
+        rack = {"metadata": {"labels": {"rack": "r"}}}
+        create = ["create", world.pod("100m", topologySpreadConstraints=[constraint])]
+        return [create, ["node", draw.choice(world.letters), rack]]
+    if what == "namespace":
+        teams = [
+            ["patch", "Namespace", "$LIFE", {"metadata": {"labels": {"team": each}}}] for each in ("b", "a")
+        ]
+        term = {**chosen, "topologyKey": key, "namespaceSelector": {"matchLabels": {"team": "a"}}}
+        required = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        create = ["create", world.pod("100m", affinity=required, labels={"app": "else"})]
+        return [["all", teams[0], other, ["wait", 0.5], create], teams[1]]
+    kind = "podAffinity" if what == "together" else "podAntiAffinity"
+    required = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [{**chosen, "topologyKey": key}]}}
+    kept = {"nodeSelector": {"kubernetes.io/hostname": f"$LIFE-{draw.choice(world.letters)}"}}
+    create = ["create", world.pod("100m", affinity=required, labels={"app": "else"}, **kept)]
+    other[1]["spec"] |= kept
+    return [create, other] if what == "together" else [["all", other, ["wait", 0.5], create], leaves]
+
+
 def on(letter: str) -> Json:
     return {"key": "kubernetes.io/hostname", "operator": "In", "values": [f"$LIFE-{letter}"]}
 
@@ -121,11 +185,12 @@ def pods(draw: Draw) -> Life:
         return ["create", world.pod(**spec)]
 
     steps = [world.filled(create(), create(), create())]
-    steps += acts(
+    steps += led(
         draw,
-        draw.randint(8, 11),
-        *[create] * 5,
-        *[world.node_acts] * 6,
+        draw.randint(7, 9),
+        *[create] * 3,
+        *[world.waits] * 5,
+        *[world.node_acts] * 4,
         *[world.delete] * 3,
         world.relabel,
         lambda: ["patch", "Pod", world.some_pod(), {"spec": {"tolerations": [{"operator": "Exists"}]}}],
@@ -155,7 +220,7 @@ def gates(draw: Draw) -> Life:
         return ["patch", "Pod", world.some_pod(), {"spec": draw.choice(specs)}]
 
     steps = [world.filled(create(), create(), create())]
-    steps += acts(
+    steps += led(
         draw,
         draw.randint(8, 11),
         *[create] * 3,
@@ -206,7 +271,7 @@ def preemption(draw: Draw) -> Life:
         ["create", *priorities()],
         world.filled(*[create("low", "mid") for _ in range(draw.randint(2, 5))]),
     ]
-    steps += acts(
+    steps += led(
         draw,
         draw.randint(7, 10),
         *[create] * 7,
@@ -261,10 +326,11 @@ def spreading(draw: Draw) -> Life:
         return ["node", draw.choice(world.letters), {"metadata": {"labels": labels}}]
 
     steps = [world.filled(create(), create(), create())]
-    steps += acts(
+    steps += led(
         draw,
-        draw.randint(8, 11),
-        *[create] * 6,
+        draw.randint(7, 9),
+        *[create] * 3,
+        *[lambda: company(world)] * 6,
         *[world.relabel] * 3,
         *[world.delete] * 3,
         *[topology] * 2,
@@ -293,10 +359,11 @@ def mixed(draw: Draw) -> Life:
         return ["create", world.pod(port=8080 if draw.seldom() else 0, **spec)]
 
     steps = [["create", *priorities()], world.filled(create(), create(), create(), create())]
-    steps += acts(
+    steps += led(
         draw,
         draw.randint(9, 13),
-        *[create] * 7,
+        *[create] * 5,
+        *[world.waits, lambda: company(world)] * 2,
         *[world.node_acts] * 5,
         *[world.delete] * 3,
         *[world.relabel] * 2,
