@@ -53,4 +53,4 @@ def refused(*messages: str, now: str, node: str = "") -> dict[str, Any]:
 def test_attempts_in_vain_are_no_difference(
     theirs: dict[str, Any], ours: dict[str, Any], step: str, count: int
 ) -> None:
-    assert len(compare.differences([theirs], [ours], [[step, "a"]])) == count
+    assert len(compare.differences([theirs], [ours], [[step, "a", {}]])) == count

@@ -115,26 +115,26 @@ def devices(draw: Draw) -> Life:
         spec = {"driver": DRIVER, "pool": pool, "nodeName": f"$LIFE-{letter}", "devices": found}
         return ["create", body_of("ResourceSlice", f"$LIFE-{letter}", spec)]
 
-    def claim(name: str = "") -> Step:
+    def claim(name: str) -> Step:
         asked: Json = {"deviceClassName": "$LIFE-card", **draw.some(count=(1, 1, 2))}
         if draw.seldom():
             expression = f"device.attributes['{DRIVER}'].size == {draw.randint(1, 2)}"
             asked["selectors"] = [{"cel": {"expression": expression}}]
         requests = {"requests": [{"name": "r", "exactly": asked}]}
-        return ["create", body_of("ResourceClaim", name or f"c{draw.randint(0, 2)}", {"devices": requests})]
+        return ["create", body_of("ResourceClaim", name, {"devices": requests})]
 
     def create() -> Step:
-        names = draw.sample(range(3), draw.choice((1, 1, 1, 2)))
-        wanted = [{"name": f"v{one}", "resourceClaimName": f"c{one}"} for one in names]
-        return [
-            "create",
-            world.pod(resourceClaims=wanted, **({"nodeSelector": {"disk": "ssd"}} if draw.seldom() else {})),
-        ]
+        """With claims of its own: one that others use, too, is freed and taken by who comes first."""
+        names = [f"c{world.number}{letter}" for letter in "xy"[: draw.choice((1, 1, 1, 2))]]
+        wanted = [{"name": name, "resourceClaimName": name} for name in names]
+        claims = [claim(name) for name in names if draw.random() < 0.9]
+        kept = {"nodeSelector": {"disk": "ssd"}} if draw.seldom() else {}
+        return ["all", *claims, ["wait", 0.5], ["create", world.pod(resourceClaims=wanted, **kept)]]
 
     def waits() -> list[Step]:
         """For a claim, or for a class."""
-        name, wanted = f"w{world.number}", claim("w")
-        wanted[1]["metadata"]["name"] = name
+        name = f"w{world.number}"
+        wanted = claim(name)
         user = ["create", world.pod("100m", resourceClaims=[{"name": "v", "resourceClaimName": name}])]
         if draw.often():
             return [user, wanted]
@@ -143,18 +143,17 @@ def devices(draw: Draw) -> Life:
         return [["all", wanted, user], ["create", kind]]
 
     slices = [slice_of(each) for each in world.letters[:2]]
-    first = ["all", ["create", device_class], *slices, claim("c0"), claim("c1")]
+    first = ["all", ["create", device_class], *slices]
     steps: list[Step] = [first, create(), create()]
     steps += led(
         draw,
         draw.randint(7, 11),
         *[create] * 3,
         *[waits] * 4,
-        *[claim] * 3,
         *[world.delete] * 3,
         *[world.node_acts] * 2,
         *[lambda: slice_of(draw.choice(world.letters))] * 2,
-        lambda: ["delete", "ResourceClaim", f"c{draw.randint(0, 2)}", "Background"],
+        lambda: ["delete", "ResourceClaim", f"c{draw.randrange(world.number)}x", "Background"],
         lambda: ["delete", "ResourceSlice", f"$LIFE-{draw.choice(world.letters)}", "Background"],
         lambda: ["linger", draw.often()],
     )

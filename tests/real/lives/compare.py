@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import random
 import re
 import string
@@ -23,6 +24,7 @@ _UNASKED = re.compile(
     r"^(0/\d+ nodes are available: (?!\d).*?\.) (not found|no new claims to deallocate, preemption: .*)$"
 )
 """What PreFilter refused leaves kube-scheduler's DynamicResources without a state, which is an error of PostFilter."""
+_BINDING = re.compile(r'^(running PreBind plugin "VolumeBinding": )?binding volumes: .*')
 Said = defaultdict[str, set[str]]
 PATIENT_QUIET_S = 3.0
 """A life that differs is led again, with more time for busy machines: they may have been looked at too early."""
@@ -72,6 +74,8 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
     wakes_alike = True
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
         wakes_alike &= steps[number][0] != "delete node"
+        if _is_seen_by_ours_only(first, second, steps[number]):
+            return []
         _settle(first, second, said, wakes_alike=wakes_alike)
         if lines := list(look.differences(first, second)):
             return [f"step {number}: {line}" for line in lines]
@@ -87,10 +91,10 @@ def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: b
     are made there.
     """
     for words, seen in zip(said, (theirs, ours), strict=True):
-        for name in [name for name in seen if name.startswith("Pod ")]:
+        for name in {" ".join(name.removeprefix("Event ").split()[:2]) for name in seen if "Pod " in name}:
             told = [each for each in (*_refusals(seen, name), *_conditions(seen, name)) if "message" in each]
             for each in told:
-                each["message"] = _UNASKED.sub(r"\1", each["message"])
+                each["message"] = _BINDING.sub("binding volumes failed", _UNASKED.sub(r"\1", each["message"]))
             words[name] |= {each["message"] for each in told}
     for name in {*said[0], *said[1]}:
         their_words, own_words = (words[name] for words in said)
@@ -115,6 +119,19 @@ def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: b
         status, own = (side[name][0].get("status", {}) for side in (theirs, ours))
         if status.get("nominatedNodeName", "") in made_on and "nominatedNodeName" not in own:
             del status["nominatedNodeName"]
+
+
+def _is_seen_by_ours_only(theirs: Seen, ours: Seen, step: Step) -> bool:
+    """Return whether a node that has left its domain takes a pod that running pods kept out: lives part there."""
+    return (
+        step[0] == "node"
+        and "metadata" in step[2]
+        and any(
+            "existing pods anti-affinity" in json.dumps(_conditions(theirs, name)) and "node" in ours[name][0]
+            for name in theirs
+            if name.startswith("Pod ") and name in ours
+        )
+    )
 
 
 def _refusals(seen: Seen, pod: str) -> list[Json]:
