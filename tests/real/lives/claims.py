@@ -75,12 +75,12 @@ def volumes(draw: Draw) -> Life:
         if spec["accessModes"] == ["ReadWriteOncePod"]:
             second, first = ["create", world.pod("100m", volumes=mounted)], world.pods[-2]
             return [
-                ["all", wanted, found, ["wait", 0.5], user, ["wait", 1], second],
+                ["all", wanted, found, ["wait", 2], user, ["wait", 2], second],
                 ["delete", "Pod", first, "Background"],
             ]
         return draw.choice(([found, user, wanted], [["all", wanted, user], found]))
 
-    first = ["all", ["create", *classes], volume(), volume(), volume(), claim("c0"), claim("c1")]
+    first = ["all", world.first(*classes), volume(), volume(), volume(), claim("c0"), claim("c1")]
     steps: list[Step] = [first, create(), create()]
     steps += led(
         draw,
@@ -143,7 +143,7 @@ def devices(draw: Draw) -> Life:
         return [["all", wanted, user], ["create", kind]]
 
     slices = [slice_of(each) for each in world.letters[:2]]
-    first = ["all", ["create", device_class], *slices]
+    first = ["all", world.first(device_class), *slices]
     steps: list[Step] = [first, create(), create()]
     steps += led(
         draw,

@@ -74,7 +74,7 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
     wakes_alike = True
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
         wakes_alike &= steps[number][0] != "delete node"
-        if _is_seen_by_ours_only(first, second, steps[number]):
+        if _is_woken_by_ours_only(first, second, steps[number]):
             return []
         _settle(first, second, said, wakes_alike=wakes_alike)
         if lines := list(look.differences(first, second)):
@@ -121,16 +121,17 @@ def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: b
             del status["nominatedNodeName"]
 
 
-def _is_seen_by_ours_only(theirs: Seen, ours: Seen, step: Step) -> bool:
-    """Return whether a node that has left its domain takes a pod that running pods kept out: lives part there."""
-    return (
-        step[0] == "node"
-        and "metadata" in step[2]
-        and any(
-            "existing pods anti-affinity" in json.dumps(_conditions(theirs, name)) and "node" in ours[name][0]
-            for name in theirs
-            if name.startswith("Pod ") and name in ours
-        )
+def _is_woken_by_ours_only(theirs: Seen, ours: Seen, step: Step) -> bool:
+    """Return whether ours has placed a pod on news that kube-scheduler's InterPodAffinity does not hear.
+
+    Lives part there. They are labels of namespaces, and what becomes of running pods whose anti-affinity kept it out.
+    """
+    return any(
+        (step[1:2] == ["Namespace"] or "existing pods anti-affinity" in json.dumps(_conditions(theirs, name)))
+        and "node" in ours[name][0]
+        and "node" not in bodies[0]
+        for name, bodies in theirs.items()
+        if name.startswith("Pod ") and name in ours
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from tests.real.lives.drawing import Draw, Json, Life, Step, body_of
 
 LETTERS = "abcd"
+CLASSES = 25
 WEIGHTS = (100, 71, 37, 11)
 """Of preferences for nodes: hardly any two nodes are worth the same to a pod, so that chance decides nothing."""
 
@@ -36,6 +37,7 @@ class World:
         ]
         affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefers}}
         affinity |= more.pop("affinity", {})
+        more.setdefault("priorityClassName", f"$LIFE-{self.number % CLASSES}")
         labels = more.pop("labels", {"app": draw.choice(("web", "db"))})
         spec = {"containers": [container], "affinity": affinity, **more}
         return body_of("Pod", name, spec, labels=labels)
@@ -49,6 +51,12 @@ class World:
         labels = {"disk": draw.choice(("ssd", "hdd")), "topology.kubernetes.io/zone": draw.choice("xy")}
         size = {"cpu": draw.choice("2334"), "memory": "8Gi", "pods": draw.choice(("110", "110", "3"))}
         return {"labels": labels, "size": size}
+
+    def first(self, *more: Json) -> Step:
+        """Classes for pods, no two of which are equal: an attempt in vain would put a pod behind its equals."""
+        ranks = [body_of("PriorityClass", f"$LIFE-{number}") for number in range(CLASSES)]
+        meek = [{**each, "value": rank, "preemptionPolicy": "Never"} for rank, each in enumerate(ranks)]
+        return ["create", *meek, *more]
 
     # Acts
 
@@ -184,7 +192,7 @@ def pods(draw: Draw) -> Life:
             spec["nodeName"] = f"$LIFE-{draw.choice(world.letters)}"
         return ["create", world.pod(**spec)]
 
-    steps = [world.filled(create(), create(), create())]
+    steps = [world.first(), world.filled(create(), create(), create())]
     steps += led(
         draw,
         draw.randint(7, 9),
@@ -219,7 +227,7 @@ def gates(draw: Draw) -> Life:
     def update(*specs: Json) -> Step:
         return ["patch", "Pod", world.some_pod(), {"spec": draw.choice(specs)}]
 
-    steps = [world.filled(create(), create(), create())]
+    steps = [world.first(), world.filled(create(), create(), create())]
     steps += led(
         draw,
         draw.randint(8, 11),
@@ -268,7 +276,7 @@ def preemption(draw: Draw) -> Life:
         ]
 
     steps = [
-        ["create", *priorities()],
+        world.first(*priorities()),
         world.filled(*[create("low", "mid") for _ in range(draw.randint(2, 5))]),
     ]
     steps += led(
@@ -325,7 +333,7 @@ def spreading(draw: Draw) -> Life:
         labels = {draw.choice(KEYS[::2]): draw.choice(("x", "y", None))}
         return ["node", draw.choice(world.letters), {"metadata": {"labels": labels}}]
 
-    steps = [world.filled(create(), create(), create())]
+    steps = [world.first(), world.filled(create(), create(), create())]
     steps += led(
         draw,
         draw.randint(7, 9),
@@ -358,7 +366,7 @@ def mixed(draw: Draw) -> Life:
         spec |= draw.choice(others)(draw) if draw.often() else {}
         return ["create", world.pod(port=8080 if draw.seldom() else 0, **spec)]
 
-    steps = [["create", *priorities()], world.filled(create(), create(), create(), create())]
+    steps = [world.first(*priorities()), world.filled(create(), create(), create(), create())]
     steps += led(
         draw,
         draw.randint(9, 13),
