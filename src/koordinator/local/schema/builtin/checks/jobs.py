@@ -9,7 +9,7 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks import pods
 from koordinator.local.schema.builtin.checks.common import selects
-from koordinator.local.schema.builtin.checks.workloads import check_selected
+from koordinator.local.schema.builtin.checks.workloads import check_selected, unselected
 
 Json = dict[str, Any]
 
@@ -33,14 +33,13 @@ class IndexesError(ValueError):
 def check_job(obj: Json) -> list[StatusCause]:
     """Check a Job."""
     spec = obj.get("spec") or {}
-    causes: list[StatusCause] = []
     selector, template = spec.get("selector"), spec.get("template") or {}
-    if spec.get("manualSelector"):
-        causes += (
-            [errors.required("spec.selector")] if selector is None else check_selected(selector, template)
-        )
-    elif selector is not None:
-        causes += _check_generated(obj.get("metadata") or {}, selector, template)
+    if selector is None:
+        causes = [errors.required("spec.selector"), unselected(template)]
+    elif spec.get("manualSelector"):
+        causes = check_selected(selector, template)
+    else:
+        causes = _check_generated(obj.get("metadata") or {}, selector, template)
     return causes + _check_job_spec(spec, "spec") + _check_pod_name(obj, spec)
 
 
