@@ -94,6 +94,8 @@ _ENV_NAME_RE = re.compile(r"[ -<>-~]+")
 _CONFIG_KEY_RE = re.compile(r"[-._a-zA-Z0-9]+")
 _WILDCARD_RE = re.compile(rf"\*\.{label_selector.SUBDOMAIN}")
 _PORT_NAME_RE = re.compile(r"[-a-z0-9]+")
+_HTTP_HEADER_RE = re.compile(r"[-A-Za-z0-9]+")
+_HTTP_PATH_RE = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 
@@ -146,6 +148,23 @@ def wildcard_subdomain(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=8192)
+def http_header(text: str) -> str:
+    """Return why a text is no name of an HTTP header; empty when it is one."""
+    if _HTTP_HEADER_RE.fullmatch(text):
+        return ""
+    return (
+        "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for "
+        "validation is '[-A-Za-z0-9]+')"
+    )
+
+
+def http_path(text: str) -> str:
+    """Return why a text is no path of a URL; empty when it is one."""
+    if _HTTP_PATH_RE.fullmatch(text):
+        return ""
+    return f"Invalid path (regex used for validation is '{_HTTP_PATH_RE.pattern}')"
+
+
 def path_segment(text: str) -> str:
     """Return why a text cannot be part of a URL path (names of RBAC objects); empty when it can."""
     if text in {".", ".."}:

@@ -104,6 +104,7 @@ _NOT_NEGATIVE_FIELDS = {
 _IDENTITY = (0, _INT32_MAX, f"must be between 0 and {_INT32_MAX}, inclusive")
 _TIMEOUT = (1, 30, "the timeout value must be between 1 and 30 seconds")
 _WEIGHT = (1, 100, "must be in the range 1-100")
+_FILE_MODE = (0, 0o777, "must be a number between 0 and 0777 (octal), both inclusive")
 
 RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     **{
@@ -125,6 +126,12 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("TopologySpreadConstraint", "maxSkew"): (1, 1 << 31, "must be greater than zero"),
     ("TopologySpreadConstraint", "minDomains"): _POSITIVE,
     ("ResourcePool", "resourceSliceCount"): (1, 1 << 63, "must be greater than zero"),
+    **{
+        (f"{source}VolumeSource", "defaultMode"): _FILE_MODE
+        for source in ("ConfigMap", "DownwardAPI", "Projected", "Secret")
+    },
+    ("KeyToPath", "mode"): _FILE_MODE,
+    ("DownwardAPIVolumeFile", "mode"): _FILE_MODE,
     ("PreferredSchedulingTerm", "weight"): _WEIGHT,
     ("WeightedPodAffinityTerm", "weight"): _WEIGHT,
     ("LeaseSpec", "leaseDurationSeconds"): _POSITIVE,
@@ -187,6 +194,8 @@ _MAY_BE_EMPTY = frozenset(
         ("IngressServiceBackend", "name"),
         ("RoleRef", "name"),
         ("TopologySpreadConstraint", "topologyKey"),
+        ("Sysctl", "value"),
+        ("HTTPHeader", "name"),
         ("OpaqueDeviceConfiguration", "parameters"),
         ("EndpointSlice", "endpoints"),
         ("CSINodeSpec", "drivers"),

@@ -53,6 +53,10 @@ FIELDS: dict[tuple[str, str], FieldCheck] = {
         for name in fields.split()
     },
     ("PodAffinityTerm", "topologyKey"): pods.check_topology_key,
+    ("PodAffinityTerm", "namespaces"): pods.check_namespaces,
+    ("HTTPGetAction", "httpHeaders"): containers.check_headers,
+    ("CronJobSpec", "timeZone"): jobs.check_time_zone,
+    ("JobSpec", "managedBy"): jobs.check_managed_by,
     ("PodReadinessGate", "conditionType"): functools.partial(names.check, names.qualified_name),
     ("PodSecurityContext", "supplementalGroups"): containers.check_groups,
     ("Toleration", "effect"): common.check_effect,

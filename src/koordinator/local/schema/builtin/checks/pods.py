@@ -120,6 +120,12 @@ def check_topology_key(key: str, field: str) -> list[StatusCause]:
     return causes + names.check(names.qualified_name, key, field)
 
 
+def check_namespaces(namespaces: list[str], field: str) -> list[StatusCause]:
+    """Check the namespaces of a PodAffinityTerm; as upstream, the field is told in the singular."""
+    where = field.removesuffix("s")
+    return [cause for name in namespaces for cause in names.check(names.label_1123, name, where)]
+
+
 def _check_node_ports(spec: Json, field: str) -> list[StatusCause]:
     """Check that containers in their node's network have its ports."""
     if not spec.get("hostNetwork"):
