@@ -195,6 +195,24 @@ def test_a_jobs_template_is_immutable_until_it_runs() -> None:
     assert updated("Job", job(True), job(True, nodeSelector={"a": "b"})) == []
 
 
+def test_the_policies_of_a_job_are_immutable() -> None:
+    def job(**spec: Any) -> Json:
+        return workload("Job", {"restartPolicy": "Never"}, manualSelector=True, **spec)
+
+    policy = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "Ready", "status": "True"}]}]}
+    [found] = updated("Job", job(podFailurePolicy=policy), job())
+    assert found.startswith("spec.podFailurePolicy: ") and found.endswith(": field is immutable")
+    [found] = updated("Job", job(managedBy="acme.io/a"), job(managedBy="acme.io/b"))
+    assert found == 'spec.managedBy: Invalid value: "acme.io/b": field is immutable'
+
+
+def test_a_job_keeps_its_selector() -> None:
+    old = workload("Job", {"restartPolicy": "Never"}, manualSelector=True)
+    spec = {key: value for key, value in old["spec"].items() if key != "selector"}
+
+    assert "spec.selector: Required value" in updated("Job", old, {**old, "spec": spec})
+
+
 def test_parts_that_an_update_leaves_alone_are_not_checked_again() -> None:
     schema = CATALOG.schema_of(resource("Pod"))
     stored = {**pod(restartPolicy="Sometimes"), "metadata": meta()}

@@ -394,7 +394,9 @@ class ObjectWriter:
             return record, False
         if decided.fate is metadata.DeletionOutcome.GONE:
             if options.dry_run:
-                return record, True
+                return ObjectRecord(decided.obj, record.version), True
+            if decided.obj is not record.obj:  # watchers see both steps, as those of Kubernetes do
+                kind.table.put(namespace, name, decided.obj)
             return kind.table.remove(namespace, name), True
         if options.dry_run:
             return ObjectRecord(decided.obj, record.version), False
