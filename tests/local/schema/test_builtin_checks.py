@@ -29,7 +29,6 @@ Json = dict[str, Any]
         pytest.param({"containers": [{"name": "c"}]}, "spec.containers[0].image: Required value", id="no image"),
         pytest.param({"containers": [{"name": "c", "image": "i"}] * 2}, 'spec.containers[1].name: Duplicate value: "c"', id="twice the same name"),
         pytest.param({"restartPolicy": "Sometimes"}, 'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"', id="restart policy"),
-        pytest.param({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0", id="negative grace"),
         pytest.param({"tolerations": [{"operator": "Equal", "value": "x"}]}, "spec.tolerations[0].operator: Invalid value: \"Equal\": operator must be Exists when `key` is empty, which means \"match all values and all keys\"", id="toleration without key"),
         pytest.param({"tolerations": [{"key": "a", "operator": "Gt", "value": "010"}]}, "spec.tolerations[0].value: Invalid value: \"010\": must be a decimal integer of 64 bits, without a plus sign or leading zeros", id="a number that is compared"),
         pytest.param({"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 1}]}, "spec.tolerations[0].effect: Invalid value: \"\": effect must be 'NoExecute' when `tolerationSeconds` is set", id="toleration seconds without effect"),

@@ -114,11 +114,14 @@ LABEL_1035_TEXT = (
 @functools.lru_cache(maxsize=8192)
 def label_1123(text: str) -> str:
     """Return why a text is no DNS-1123 label; empty when it is one."""
+    return next(_label_faults(text), "")
+
+
+def _label_faults(text: str) -> Iterator[str]:
     if len(text) > 63:
-        return "must be no more than 63 characters"
-    if _LABEL_RE.fullmatch(text):
-        return ""
-    return LABEL_TEXT if label_selector.subdomain_fault(text) else "must not contain dots"
+        yield "must be no more than 63 characters"
+    if not _LABEL_RE.fullmatch(text):
+        yield LABEL_TEXT if label_selector.subdomain_fault(text) else "must not contain dots"
 
 
 @functools.lru_cache(maxsize=8192)
@@ -230,6 +233,7 @@ def _port_faults(text: str) -> Iterator[str]:
 
 
 _ALL_FAULTS: dict[NameRule, Callable[[str], Iterable[str]]] = {
+    label_1123: _label_faults,
     qualified_name: label_selector.key_faults,
     label_value: label_selector.value_faults,
     port_name: _port_faults,
@@ -237,13 +241,17 @@ _ALL_FAULTS: dict[NameRule, Callable[[str], Iterable[str]]] = {
 """Rules that can find several faults in one text."""
 
 
-def check(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause]:
-    """Return what is wrong with a text by one of the rules above."""
+def faults(rule: Callable[[str], str], text: str) -> Iterable[str]:
+    """Return all that is wrong with a text by one of the rules above."""
     reason = rule(text)
     if not reason:
-        return []
-    reasons = _ALL_FAULTS[rule](text) if rule in _ALL_FAULTS else (reason,)
-    return [errors.invalid(field, text, each) for each in reasons]
+        return ()
+    return _ALL_FAULTS[rule](text) if rule in _ALL_FAULTS else (reason,)
+
+
+def check(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause]:
+    """Return the same, as causes of a refusal."""
+    return [errors.invalid(field, text, each) for each in faults(rule, text)]
 
 
 def check_given(rule: Callable[[str], str], text: str | None, field: str) -> list[StatusCause]:

@@ -35,7 +35,6 @@ _NAMES: tuple[tuple[names.NameRule, str, str], ...] = (
     (names.subdomain_1123, "IngressTLS", "secretName"),
     (names.subdomain_1123, "PersistentVolumeSpec", "storageClassName"),
     (names.subdomain_1123, "PersistentVolumeClaimSpec", "storageClassName"),
-    (names.qualified_name, "PodSpec", "schedulerName"),
     (names.qualified_name, "Toleration", "key"),
     (names.port_name, "ContainerPort", "name"),
     (names.env_name, "EnvVar", "name"),
