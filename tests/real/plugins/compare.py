@@ -123,7 +123,7 @@ class Comparison:
         if self._spreads_over_everybody() or self._spreads_over_leaving(node):
             return True
         if theirs is not None and ours is not None:
-            plugin = ours["verdict"]["plugin"]
+            plugin = ours["verdict"]["plugin"] or self._ours["nodes"].get(node, {}).get("plugin")
             if plugin == RESTRICTIONS and self._claim_has_several_users():
                 return True
             if plugin == PORTS and self._port_has_several_users(node):
