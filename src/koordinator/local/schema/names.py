@@ -241,17 +241,15 @@ _ALL_FAULTS: dict[NameRule, Callable[[str], Iterable[str]]] = {
 """Rules that can find several faults in one text."""
 
 
-def faults(rule: Callable[[str], str], text: str) -> Iterable[str]:
+def faults(rule: NameRule, text: str) -> Iterable[str]:
     """Return all that is wrong with a text by one of the rules above."""
-    reason = rule(text)
-    if not reason:
-        return ()
-    return _ALL_FAULTS[rule](text) if rule in _ALL_FAULTS else (reason,)
+    return _ALL_FAULTS[rule](text) if rule in _ALL_FAULTS else filter(None, (rule(text),))
 
 
-def check(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause]:
+def check(rule: NameRule, text: str, field: str) -> list[StatusCause]:
     """Return the same, as causes of a refusal."""
-    return [errors.invalid(field, text, each) for each in faults(rule, text)]
+    # Nearly all texts are good, and rules remember them.
+    return [errors.invalid(field, text, each) for each in faults(rule, text)] if rule(text) else []
 
 
 def check_given(rule: Callable[[str], str], text: str | None, field: str) -> list[StatusCause]:

@@ -60,8 +60,7 @@ def warnings_of(group: str, kind: str, obj: Json, old: Json | None) -> list[str]
 
 
 def _of_name(kind: str, name: str) -> Iterator[str]:
-    reasons = () if kind in _FREELY_NAMED else names.faults(names.label_1123, name)
-    if reasons:
+    if kind not in _FREELY_NAMED and (reasons := list(names.faults(names.label_1123, name))):
         places = "the Pod's hostname" if kind == "Pod" else "Pod names and hostnames"
         surprise = "which can result in surprising behavior; a DNS label is recommended"
         yield f"metadata.name: this is used in {places}, {surprise}: [{' '.join(reasons)}]"
