@@ -120,10 +120,19 @@ async def test_a_watch_tells_what_happened_after_a_version(cluster: Cluster) -> 
     async with asyncio.timeout(5):
         async for batch in cluster.watch(Pod, resource_version=version):
             seen += [event for event in batch if event.type is not EventType.BOOKMARK]
-            if len(seen) >= 3:
+            if seen and seen[-1].type is EventType.DELETED:
                 break
 
-    assert [event.type for event in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
+    stopping = EventType.MODIFIED  # a pod is marked before it goes, without a grace period as well
+    assert [event.type for event in seen] == [
+        EventType.ADDED,
+        EventType.MODIFIED,
+        stopping,
+        EventType.DELETED,
+    ]
+    last = [event.obj.metadata for event in seen[2:]]
+    assert [meta.deletion_timestamp is not None for meta in last] == [True, True]
+    assert [meta.deletion_grace_period_seconds for meta in last] == [0, 0]
     versions = [int(event.resource_version) for event in seen]
     assert versions == sorted(set(versions))
 

@@ -176,7 +176,8 @@ def test_profiles_and_fragments_apply(cluster: Cluster) -> None:
         [container] = json.loads(made)["spec"]["containers"]
         return container["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1k"}
 
-    until(becomes_batch, 30, cluster.process)
+    # A watch that fails is opened again after up to a minute, as in client-go.
+    until(becomes_batch, 90, cluster.process)
 
     def reaches_the_nodes() -> bool:
         policies = [body["spec"] for body in cluster.get("nodeslos")["items"]]

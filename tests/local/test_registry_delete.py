@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from koordinator.clock import FixedClock, rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteRequest, ListOptions
+from koordinator.local import registry
 from koordinator.local.registry import ObjectRegistry, metadata
 from koordinator.local.registry.metadata import DeletionOutcome
-from tests.local.registry_builders import NOW, backend, create, merge, names, pod
+from tests.local.registry_builders import NOW, NOW_S, backend, create, merge, names, pod
 
 LATER = "2023-11-14T22:13:50Z"  # 30 s after NOW
 SOON = "2023-11-14T22:13:25Z"  # 5 s after NOW
@@ -58,6 +60,26 @@ async def test_a_second_delete_changes_nothing_but_may_shorten_the_grace() -> No
     _, is_gone = await delete(api, "pods", "web-0", grace_period_s=0)
     assert is_gone
     assert names(api, "pods") == []
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "left_s"),
+    [
+        pytest.param(5, 1, id="a grace that is over already leaves a second"),
+        pytest.param(-1, 1, id="a negative one is a second"),
+    ],
+)
+async def test_a_grace_is_not_shortened_into_the_past(asked_s: int, left_s: int) -> None:
+    clock = FixedClock(NOW_S)
+    api = registry.in_memory(clock, checks=False)
+    await running(api)
+    await delete(api, "pods", "web-0")
+    clock.now_s += 20.0
+
+    obj, _ = await delete(api, "pods", "web-0", grace_period_s=asked_s)
+
+    assert obj["metadata"]["deletionTimestamp"] == rfc3339(clock.now())
+    assert obj["metadata"]["deletionGracePeriodSeconds"] == left_s
 
 
 @pytest.mark.parametrize(

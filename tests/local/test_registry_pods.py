@@ -288,7 +288,7 @@ async def test_an_eviction_is_paid_from_the_budget() -> None:
     assert kept_budget(api)["disruptionsAllowed"] == 0
     assert kept_budget(api)["disruptedPods"] == {"web-0": NOW}
     events = await next_events(watch)
-    assert story(events) == ["MODIFIED web-0", "DELETED web-0"]
+    assert story(events) == ["MODIFIED web-0", "MODIFIED web-0", "DELETED web-0"]
     assert events[0].record is not None
     assert events[0].record.obj["status"]["conditions"][-1]["reason"] == "EvictionByEvictionAPI"
 

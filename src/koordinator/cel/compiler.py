@@ -11,6 +11,7 @@ from koordinator.cel.values import (
     TYPE_NAMES,
     CompileError,
     EvaluationError,
+    Function,
     OptionalValue,
     OutOfBudget,
     kind_of,
@@ -322,7 +323,7 @@ def _index(target: Step, key: Step, *, is_optional: bool) -> Step:
 # Calls
 
 
-def _apply(function: functions.Function, args: list[Step]) -> Step:
+def _apply(function: Function, args: list[Step]) -> Step:
     if len(args) == 2:
         first, second = args
 
@@ -336,7 +337,7 @@ def _apply(function: functions.Function, args: list[Step]) -> Step:
     return lambda scope: function(*(arg(scope) for arg in args))
 
 
-def _constant(function: functions.Function, args: list[Any]) -> Step:
+def _constant(function: Function, args: list[Any]) -> Step:
     """A call whose arguments stand in the expression is made once, unless it fails."""
     try:
         value = function(*args)

@@ -15,8 +15,10 @@ from koordinator.cel.conversions import whole as _whole
 from koordinator.cel.values import (
     INT_MAX,
     INT_MIN,
+    LENGTH_MAX,
     NONE,
     EvaluationError,
+    Function,
     OptionalValue,
     Semver,
     UInt,
@@ -25,11 +27,6 @@ from koordinator.cel.values import (
     merged,
     no_overload,
 )
-
-Function = Callable[..., Any]
-
-LENGTH_MAX = 1 << 20
-"""Characters or items of a value that an expression makes."""
 
 
 def _add(a: Any, b: Any) -> Any:

@@ -6,19 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from koordinator.cel.values import (
+    LENGTH_MAX,
     NONE,
     EvaluationError,
+    Function,
     OptionalValue,
     equal,
     is_ordered_with,
     kind_of,
     no_overload,
 )
-
-Function = Callable[..., Any]
-
-ITEMS_MAX = 1 << 20
-"""Items of a list that an expression makes."""
 
 
 def join(items: list[Any], by: Any = "") -> str:
@@ -115,7 +112,7 @@ def range_to(count: Any) -> list[int]:
     """Return the numbers from 0 below `count`. Raises: EvaluationError."""
     if type(count) is not int:
         raise no_overload("lists.range", count)
-    if count > ITEMS_MAX:
+    if count > LENGTH_MAX:
         raise EvaluationError("the list becomes too long")
     return list(range(count))
 

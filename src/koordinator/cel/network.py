@@ -2,15 +2,12 @@
 
 import ipaddress
 import re
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from koordinator.cel.values import EvaluationError, no_overload
-
-Function = Callable[..., Any]
+from koordinator.cel.values import EvaluationError, Function, no_overload
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Interface | ipaddress.IPv6Interface

@@ -10,9 +10,7 @@ from typing import Any
 
 from koordinator.api import duration as durations
 from koordinator.api.scalars import ScalarError
-from koordinator.cel.values import INT_MAX, INT_MIN, EvaluationError, kind_of, no_overload
-
-Function = Callable[..., Any]
+from koordinator.cel.values import INT_MAX, INT_MIN, EvaluationError, Function, kind_of, no_overload
 
 _UTC = datetime.UTC
 _STAMP = re.compile(r"(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}:\d{2})(\.\d+)?(?:(Z)|([+-]\d{2}:\d{2}))", re.ASCII)

@@ -4,6 +4,7 @@ and of its evaluation."""
 import datetime
 import ipaddress
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -35,7 +36,12 @@ class OutOfBudget(EvaluationError):
     """The evaluation costs more than it may; whatever it would give, it ends."""
 
 
+Function = Callable[..., Any]
+
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+LENGTH_MAX = 1 << 20
+"""Characters or items of a value that an expression makes."""
 
 
 class UInt(int):

@@ -29,7 +29,6 @@ Json = dict[str, Any]
         pytest.param({"containers": [{"name": "c"}]}, "spec.containers[0].image: Required value", id="no image"),
         pytest.param({"containers": [{"name": "c", "image": "i"}] * 2}, 'spec.containers[1].name: Duplicate value: "c"', id="twice the same name"),
         pytest.param({"restartPolicy": "Sometimes"}, 'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"', id="restart policy"),
-        pytest.param({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0", id="negative grace"),
         pytest.param({"tolerations": [{"operator": "Equal", "value": "x"}]}, "spec.tolerations[0].operator: Invalid value: \"Equal\": operator must be Exists when `key` is empty, which means \"match all values and all keys\"", id="toleration without key"),
         pytest.param({"tolerations": [{"key": "a", "operator": "Gt", "value": "010"}]}, "spec.tolerations[0].value: Invalid value: \"010\": must be a decimal integer of 64 bits, without a plus sign or leading zeros", id="a number that is compared"),
         pytest.param({"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 1}]}, "spec.tolerations[0].effect: Invalid value: \"\": effect must be 'NoExecute' when `tolerationSeconds` is set", id="toleration seconds without effect"),
@@ -203,6 +202,24 @@ def test_a_jobs_template_is_immutable_until_it_runs() -> None:
     (found,) = updated("Job", job(False), job(False, nodeSelector={"a": "b"}))
     assert found.startswith("spec.template: Invalid value: ") and found.endswith(": field is immutable")
     assert updated("Job", job(True), job(True, nodeSelector={"a": "b"})) == []
+
+
+def test_the_policies_of_a_job_are_immutable() -> None:
+    def job(**spec: Any) -> Json:
+        return workload("Job", {"restartPolicy": "Never"}, manualSelector=True, **spec)
+
+    policy = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "Ready", "status": "True"}]}]}
+    [found] = updated("Job", job(podFailurePolicy=policy), job())
+    assert found.startswith("spec.podFailurePolicy: ") and found.endswith(": field is immutable")
+    [found] = updated("Job", job(managedBy="acme.io/a"), job(managedBy="acme.io/b"))
+    assert found == 'spec.managedBy: Invalid value: "acme.io/b": field is immutable'
+
+
+def test_a_job_keeps_its_selector() -> None:
+    old = workload("Job", {"restartPolicy": "Never"}, manualSelector=True)
+    spec = {key: value for key, value in old["spec"].items() if key != "selector"}
+
+    assert "spec.selector: Required value" in updated("Job", old, {**old, "spec": spec})
 
 
 def test_parts_that_an_update_leaves_alone_are_not_checked_again() -> None:

@@ -3,13 +3,12 @@
 python -m tests.real.custom --cases 20000 expression definition
 """
 
-import argparse
 import sys
-import time
 from pathlib import Path
 
 from tests import go_programs
 from tests.go_programs import Ask, Missing
+from tests.real import many_cases
 from tests.real.custom import compare
 
 PROGRAM = Path(__file__).parent
@@ -21,12 +20,10 @@ def program() -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("python -m tests.real.custom", description=__doc__)
+    parser = many_cases.options_of("tests.real.custom", __doc__, cases=2000)
     parser.add_argument("names", nargs="*", help=f"some of {', '.join(compare.KINDS)}; all without")
-    parser.add_argument("--cases", type=int, default=2000, help="for each name")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     options = parser.parse_args()
-    seeds = range(options.seed, options.seed + options.cases)
+    seeds = many_cases.seeds_of(options)
     try:
         path = program()
     except Missing as error:
@@ -37,14 +34,7 @@ def main() -> int:
 
 
 def differing(ask: Ask, name: str, seeds: range) -> int:
-    """How many cases differ; each is printed."""
-    begun_s, count = time.monotonic(), 0
-    for seed in seeds:
-        if lines := compare.KINDS[name](ask, seed):
-            count += 1
-            print(f"{name} {seed}:", *lines, sep="\n    ")
-    print(f"{name}: {len(seeds)} cases, {count} differ, {time.monotonic() - begun_s:.0f} s", flush=True)
-    return count
+    return many_cases.differing(name, seeds, lambda seed: compare.KINDS[name](ask, seed))
 
 
 if __name__ == "__main__":

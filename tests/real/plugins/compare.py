@@ -120,10 +120,10 @@ class Comparison:
         return theirs["code"] == "Error" and "(pod is not owner)" in theirs["reasons"][0]
 
     def _evicts_on_purpose(self, node: str, theirs: Json | None, ours: Json | None) -> bool:
-        if self._spreads_over_everybody():
+        if self._spreads_over_everybody() or self._spreads_over_leaving(node):
             return True
         if theirs is not None and ours is not None:
-            plugin = ours["verdict"]["plugin"]
+            plugin = ours["verdict"]["plugin"] or self._ours["nodes"].get(node, {}).get("plugin")
             if plugin == RESTRICTIONS and self._claim_has_several_users():
                 return True
             if plugin == PORTS and self._port_has_several_users(node):
@@ -151,6 +151,18 @@ class Comparison:
         """`labelSelector: {}` counts nobody; kube-scheduler counts pods that come and go in a trial all the same."""
         wanted = self._case["pod"]["spec"].get("topologySpreadConstraints", ())
         return any(each.get("labelSelector") == {} for each in wanted)
+
+    def _spreads_over_leaving(self, node: str) -> bool:
+        """A pod that terminates is not counted, so nothing is gained by evicting it; kube-scheduler's trials take it off
+        the count all the same."""
+        is_hard = any(
+            each["whenUnsatisfiable"] == "DoNotSchedule"
+            for each in self._case["pod"]["spec"].get("topologySpreadConstraints", ())
+        )
+        return is_hard and any(
+            each["spec"]["nodeName"] == node and "deletionTimestamp" in each["metadata"]
+            for each in self._case["pods"]
+        )
 
     def _claim_has_several_users(self) -> bool:
         """A claim for one pod is taken until the last of its users is gone; in kube-scheduler's trials until any user

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from koordinator.local.schema.builtin.schema import ENUMS
+from koordinator.local.schema.builtin.fields import ENUMS
 from koordinator.local.schema.decode import struct_name
 from koordinator.local.schema.types import SchemaType, WireKind
 

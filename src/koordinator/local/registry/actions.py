@@ -25,14 +25,14 @@ from koordinator.local.service_account_tokens import Account, Reference
 _BINDING = Resource(group="", version="v1", kind="Binding", plural="bindings")
 
 
-def bound(pod: dict[str, Any], resource: Resource, binding: dict[str, Any], now: str) -> dict[str, Any]:
-    """Return the pod on its node, nominated no more, with the labels and annotations of the binding merged in.
+def _bound(
+    pod: dict[str, Any], resource: Resource, node: str, sent: dict[str, Any], now: str
+) -> dict[str, Any]:
+    """Return the pod on the node, nominated no more, with labels and annotations of the binding (`sent`) merged in.
 
-    Raises: Invalid (the binding names no node), Conflict (the pod is another one, going away or taken).
+    Raises: Conflict (the pod is another one, going away or taken).
     """
-    node = _target(binding)
     meta, name = dict(pod["metadata"]), pod["metadata"]["name"]
-    sent = metadata.of(binding)
     why = _objection(pod, metadata.name_of(sent, "uid"), metadata.name_of(sent, "resourceVersion"))
     if why:
         raise refusals.conflict(resource, name, why, "binding")
@@ -207,12 +207,11 @@ def bind(
     options: WriteOptions,
 ) -> dict[str, Any]:
     """Put a pod on a node. Raises: Invalid, Conflict."""
-    node = _target(body)
+    node, meta = _target(body), metadata.of(body)
     if body["target"].get("kind"):
-        meta = dict(metadata.of(body))
+        meta = dict(meta)
         pods.add_topology(meta, writer.store, node)
-        body = {**body, "metadata": meta}
-    changed = bound(pod.obj, resource, body, writer.now_text())
+    changed = _bound(pod.obj, resource, node, meta, writer.now_text())
     if not options.dry_run:
         writer.overwrite(kind, pod, changed)
     return success()

@@ -183,7 +183,7 @@ class DeletionOutcome(enum.Enum):
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """The fate of the object, and the object to store for MARKED."""
+    """The fate of the object, and the object to store for MARKED; for GONE its last state."""
 
     fate: DeletionOutcome
     obj: dict[str, Any]
@@ -209,11 +209,16 @@ def decide_deletion(
         return _without_grace(obj, wanted, now_s)
     was_s = meta.get("deletionGracePeriodSeconds")
     if "deletionTimestamp" in meta:
-        if was_s is None:
+        if not was_s:
             return _without_grace(obj, wanted, now_s)
+        if asked_s is not None and asked_s < 0:
+            asked_s = 1
         if asked_s is None or asked_s >= was_s:
             return Deletion(DeletionOutcome.WAITING, obj)
         since_s = clock.parse_rfc3339(meta["deletionTimestamp"]) - was_s
+        if since_s + asked_s < now_s:  # what is past is over now; who stops it still has a second
+            asked_s = min(asked_s, 1)
+            since_s = now_s - asked_s
         return _graceful(obj, wanted, since_s, asked_s, is_first=False)
     return _graceful(obj, wanted, now_s, grace_s, is_first=True)
 
@@ -258,14 +263,13 @@ def marked(obj: dict[str, Any], wanted: list[str], now_s: float, grace_s: int | 
 def _graceful(
     obj: dict[str, Any], wanted: list[str], since_s: float, grace_s: int, *, is_first: bool
 ) -> Deletion:
-    if grace_s == 0 and not wanted:
-        return Deletion(DeletionOutcome.GONE, obj)
     meta = dict(obj["metadata"])
     if is_first and meta.get("generation"):
         meta["generation"] += 1
     meta["deletionTimestamp"] = clock.rfc3339(since_s + grace_s)
     meta["deletionGracePeriodSeconds"] = grace_s
-    return Deletion(DeletionOutcome.MARKED, {**obj, "metadata": _with_finalizers(meta, wanted)})
+    fate = DeletionOutcome.MARKED if grace_s or wanted else DeletionOutcome.GONE
+    return Deletion(fate, {**obj, "metadata": _with_finalizers(meta, wanted)})
 
 
 def _waiting(obj: dict[str, Any], wanted: list[str]) -> Deletion:

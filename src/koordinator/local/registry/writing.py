@@ -26,6 +26,7 @@ from koordinator.local.registry.kinds import ServedKind
 from koordinator.local.registry.strategies import StrategyContext
 from koordinator.local.schema import Catalog
 from koordinator.local.schema import errors as fields
+from koordinator.local.schema.builtin.warnings import warnings_of
 from koordinator.local.schema.errors import go_text, invalid_patch, shown
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import ObjectStore
@@ -183,6 +184,7 @@ class ObjectWriter:
                 causes += self._catalog.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, name, causes)
+        self._warn(resource, obj, None, options)
         if has_version and not options.dry_run:
             # The API server answers this one with a bare 500; a mistake in a request is the client's.
             raise errors.BadRequest("resourceVersion should not be set on objects to be created")
@@ -303,12 +305,21 @@ class ObjectWriter:
             causes += self._catalog.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, shown["metadata"]["name"], causes)
+        if not subresource:
+            self._warn(resource, shown, was, options)
         if not is_tracked:
             shown = self._tracked(was, shown, resource, options, subresource)
         stored = kind.stored(shown)
         if stored is not shown and not subresource:
             kind.strategy.keep_status(stored, old.obj)  # not by way of another version
         return stored
+
+    def _warn(
+        self, resource: Resource, obj: dict[str, Any], old: dict[str, Any] | None, options: WriteOptions
+    ) -> None:
+        if self._checks and options.warn is not None:
+            for warning in warnings_of(resource.group, resource.kind, obj, old):
+                options.warn(warning)
 
     def _tracked(
         self,
@@ -394,7 +405,9 @@ class ObjectWriter:
             return record, False
         if decided.fate is metadata.DeletionOutcome.GONE:
             if options.dry_run:
-                return record, True
+                return ObjectRecord(decided.obj, record.version), True
+            if decided.obj is not record.obj:  # watchers see both steps, as those of Kubernetes do
+                kind.table.put(namespace, name, decided.obj)
             return kind.table.remove(namespace, name), True
         if options.dry_run:
             return ObjectRecord(decided.obj, record.version), False

@@ -94,6 +94,8 @@ _ENV_NAME_RE = re.compile(r"[ -<>-~]+")
 _CONFIG_KEY_RE = re.compile(r"[-._a-zA-Z0-9]+")
 _WILDCARD_RE = re.compile(rf"\*\.{label_selector.SUBDOMAIN}")
 _PORT_NAME_RE = re.compile(r"[-a-z0-9]+")
+_HTTP_HEADER_RE = re.compile(r"[-A-Za-z0-9]+")
+_HTTP_PATH_RE = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 
@@ -112,11 +114,14 @@ LABEL_1035_TEXT = (
 @functools.lru_cache(maxsize=8192)
 def label_1123(text: str) -> str:
     """Return why a text is no DNS-1123 label; empty when it is one."""
+    return next(_label_faults(text), "")
+
+
+def _label_faults(text: str) -> Iterator[str]:
     if len(text) > 63:
-        return "must be no more than 63 characters"
-    if _LABEL_RE.fullmatch(text):
-        return ""
-    return LABEL_TEXT if label_selector.subdomain_fault(text) else "must not contain dots"
+        yield "must be no more than 63 characters"
+    if not _LABEL_RE.fullmatch(text):
+        yield LABEL_TEXT if label_selector.subdomain_fault(text) else "must not contain dots"
 
 
 @functools.lru_cache(maxsize=8192)
@@ -146,6 +151,23 @@ def wildcard_subdomain(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=8192)
+def http_header(text: str) -> str:
+    """Return why a text is no name of an HTTP header; empty when it is one."""
+    if _HTTP_HEADER_RE.fullmatch(text):
+        return ""
+    return (
+        "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for "
+        "validation is '[-A-Za-z0-9]+')"
+    )
+
+
+def http_path(text: str) -> str:
+    """Return why a text is no path of a URL; empty when it is one."""
+    if _HTTP_PATH_RE.fullmatch(text):
+        return ""
+    return f"Invalid path (regex used for validation is '{_HTTP_PATH_RE.pattern}')"
+
+
 def path_segment(text: str) -> str:
     """Return why a text cannot be part of a URL path (names of RBAC objects); empty when it can."""
     if text in {".", ".."}:
@@ -211,6 +233,7 @@ def _port_faults(text: str) -> Iterator[str]:
 
 
 _ALL_FAULTS: dict[NameRule, Callable[[str], Iterable[str]]] = {
+    label_1123: _label_faults,
     qualified_name: label_selector.key_faults,
     label_value: label_selector.value_faults,
     port_name: _port_faults,
@@ -218,13 +241,15 @@ _ALL_FAULTS: dict[NameRule, Callable[[str], Iterable[str]]] = {
 """Rules that can find several faults in one text."""
 
 
-def check(rule: Callable[[str], str], text: str, field: str) -> list[StatusCause]:
-    """Return what is wrong with a text by one of the rules above."""
-    reason = rule(text)
-    if not reason:
-        return []
-    reasons = _ALL_FAULTS[rule](text) if rule in _ALL_FAULTS else (reason,)
-    return [errors.invalid(field, text, each) for each in reasons]
+def faults(rule: NameRule, text: str) -> Iterable[str]:
+    """Return all that is wrong with a text by one of the rules above."""
+    return _ALL_FAULTS[rule](text) if rule in _ALL_FAULTS else filter(None, (rule(text),))
+
+
+def check(rule: NameRule, text: str, field: str) -> list[StatusCause]:
+    """Return the same, as causes of a refusal."""
+    # Nearly all texts are good, and rules remember them.
+    return [errors.invalid(field, text, each) for each in faults(rule, text)] if rule(text) else []
 
 
 def check_given(rule: Callable[[str], str], text: str | None, field: str) -> list[StatusCause]:

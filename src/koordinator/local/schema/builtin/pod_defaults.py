@@ -68,6 +68,8 @@ def template(value: Json) -> Json:
 def pod_spec(value: Json) -> Json:
     """Return the spec of a pod with defaults: also those that templates do without."""
     host_network = bool(value.get("hostNetwork"))
+    if (value.get("terminationGracePeriodSeconds") or 0) < 0:  # in templates it stays, with a warning
+        value = {**value, "terminationGracePeriodSeconds": 1}
 
     def container(item: Json) -> Json:
         item = change(_container(item), "resources", _requests_from_limits)

@@ -35,7 +35,6 @@ _NAMES: tuple[tuple[names.NameRule, str, str], ...] = (
     (names.subdomain_1123, "IngressTLS", "secretName"),
     (names.subdomain_1123, "PersistentVolumeSpec", "storageClassName"),
     (names.subdomain_1123, "PersistentVolumeClaimSpec", "storageClassName"),
-    (names.qualified_name, "PodSpec", "schedulerName"),
     (names.qualified_name, "Toleration", "key"),
     (names.port_name, "ContainerPort", "name"),
     (names.env_name, "EnvVar", "name"),
@@ -53,6 +52,10 @@ FIELDS: dict[tuple[str, str], FieldCheck] = {
         for name in fields.split()
     },
     ("PodAffinityTerm", "topologyKey"): pods.check_topology_key,
+    ("PodAffinityTerm", "namespaces"): pods.check_namespaces,
+    ("HTTPGetAction", "httpHeaders"): containers.check_headers,
+    ("CronJobSpec", "timeZone"): jobs.check_time_zone,
+    ("JobSpec", "managedBy"): jobs.check_managed_by,
     ("PodReadinessGate", "conditionType"): functools.partial(names.check, names.qualified_name),
     ("PodSecurityContext", "supplementalGroups"): containers.check_groups,
     ("Toleration", "effect"): common.check_effect,

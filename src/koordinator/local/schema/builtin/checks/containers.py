@@ -260,6 +260,13 @@ def check_seccomp(profile: Json, field: str) -> list[StatusCause]:
     return [errors.invalid(where, _shown_part("seccompProfile", profile), why)]
 
 
+def check_headers(headers: list[Json], field: str) -> list[StatusCause]:
+    """Check the headers of an HTTP probe; as upstream, they are told without their numbers."""
+    return [
+        cause for each in headers for cause in names.check(names.http_header, each.get("name") or "", field)
+    ]
+
+
 def check_ephemeral(container: Json, field: str, others: set[Any]) -> list[StatusCause]:
     """Check that an ephemeral container has nothing that it may not have; `others` are the names of the pod's own
     containers."""

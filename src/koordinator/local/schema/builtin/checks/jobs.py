@@ -5,11 +5,13 @@ Source: pkg/apis/batch/validation of kubernetes/kubernetes.
 
 from typing import Any
 
+from koordinator.api import cron
+from koordinator.api.errors import ProtocolError
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks import pods
 from koordinator.local.schema.builtin.checks.common import selects
-from koordinator.local.schema.builtin.checks.workloads import check_selected
+from koordinator.local.schema.builtin.checks.workloads import check_selected, unselected
 
 Json = dict[str, Any]
 
@@ -19,6 +21,7 @@ _CONDITIONS_MAX = 20
 _EXIT_CODES_MAX = 255
 _INDEXES_CHARS_MAX = 64 * 1024
 _INDEXES_MAX, _PARALLELISM_MAX = 100_000, 100_000
+_MANAGER_BYTES_MAX = 63
 _LIMIT_OF_MANY = 10_000
 """Pods at a time, and failed indexes, of a Job with more than `_INDEXES_MAX` completions."""
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
@@ -33,14 +36,13 @@ class IndexesError(ValueError):
 def check_job(obj: Json) -> list[StatusCause]:
     """Check a Job."""
     spec = obj.get("spec") or {}
-    causes: list[StatusCause] = []
     selector, template = spec.get("selector"), spec.get("template") or {}
-    if spec.get("manualSelector"):
-        causes += (
-            [errors.required("spec.selector")] if selector is None else check_selected(selector, template)
-        )
-    elif selector is not None:
-        causes += _check_generated(obj.get("metadata") or {}, selector, template)
+    if selector is None:
+        causes = [errors.required("spec.selector"), unselected(template)]
+    elif spec.get("manualSelector"):
+        causes = check_selected(selector, template)
+    else:
+        causes = _check_generated(obj.get("metadata") or {}, selector, template)
     return causes + _check_job_spec(spec, "spec") + _check_pod_name(obj, spec)
 
 
@@ -286,6 +288,35 @@ def _check_restarts(spec: Json, policy: str, field: str) -> list[StatusCause]:
     return []
 
 
+def check_time_zone(zone: str, field: str) -> list[StatusCause]:
+    """Check the time zone of a CronJob."""
+    if not zone:
+        return [errors.invalid(field, zone, "timeZone must be nil or non-empty string")]
+    if zone.lower() == "local":
+        detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+        return [errors.invalid(field, zone, detail)]
+    try:
+        cron.time_zone(zone)
+    except ProtocolError as error:
+        return [errors.invalid(field, zone, error.reason)]
+    return []
+
+
+def check_managed_by(manager: str, field: str) -> list[StatusCause]:
+    """Check that the controller of a Job is named by a domain and a path."""
+    if not manager:
+        return [errors.required(field)]
+    domain, _, path = manager.partition("/")
+    if not domain or not path:
+        detail = 'must be a domain-prefixed path (such as "acme.io/foo")'
+        causes = [errors.invalid(field, manager, detail)]
+    else:
+        causes = names.check(names.subdomain_1123, domain, field) + names.check(names.http_path, path, field)
+    if len(manager) > _MANAGER_BYTES_MAX:
+        causes.append(errors.too_long(field, _MANAGER_BYTES_MAX))
+    return causes
+
+
 def check_cron_job(obj: Json) -> list[StatusCause]:
     """Check a CronJob."""
     spec, name = obj.get("spec") or {}, (obj.get("metadata") or {}).get("name", "")
@@ -295,6 +326,9 @@ def check_cron_job(obj: Json) -> list[StatusCause]:
             errors.invalid("metadata.name", name, f"must be no more than {_CRON_NAME_MAX} characters")
         )
     template = (spec.get("jobTemplate") or {}).get("spec") or {}
+    if (selector := template.get("selector")) is not None:
+        field, detail = "spec.jobTemplate.spec.selector", "`selector` will be auto-generated"
+        causes.append(errors.invalid(field, selector, detail))
     if template.get("manualSelector"):
         field = "spec.jobTemplate.spec.manualSelector"
         causes.append(errors.not_supported(field, True, ["nil", "false"]))

@@ -18,6 +18,8 @@ from koordinator.local.schema.builtin.checks.common import (
 
 Json = dict[str, Any]
 
+_HOSTNAME_BYTES_MAX = 64
+
 
 def check_node_selector(selector: Json, field: str) -> list[StatusCause]:
     """Check a NodeSelector."""
@@ -88,6 +90,7 @@ def check_spec(spec: Json, field: str) -> list[StatusCause]:
         )
     causes += _check_host_ports(spec.get("containers") or (), f"{field}.containers")
     causes += _check_sysctls(spec, field) + _check_node_ports(spec, field)
+    causes += _check_hostname_override(spec, f"{field}.hostnameOverride")
     causes += _check_spread(spec.get("topologySpreadConstraints") or (), f"{field}.topologySpreadConstraints")
     gates = [
         (f"{field}.schedulingGates[{index}]", gate.get("name") or "")
@@ -97,10 +100,30 @@ def check_spec(spec: Json, field: str) -> list[StatusCause]:
     return causes + check_unique(gates)
 
 
+def _check_hostname_override(spec: Json, field: str) -> list[StatusCause]:
+    name = spec.get("hostnameOverride")
+    if name is None:
+        return []
+    causes = [
+        errors.forbidden(field, f"may not be specified when {other} is true")
+        for other in ("setHostnameAsFQDN", "hostNetwork")
+        if spec.get(other)
+    ]
+    if len(name) > _HOSTNAME_BYTES_MAX:
+        causes.append(errors.too_long(field, _HOSTNAME_BYTES_MAX))
+    return causes + names.check(names.subdomain_1123, name, field)
+
+
 def check_topology_key(key: str, field: str) -> list[StatusCause]:
     """Check the key of a PodAffinityTerm."""
     causes = [] if key else [errors.required(field, "can not be empty")]
     return causes + names.check(names.qualified_name, key, field)
+
+
+def check_namespaces(namespaces: list[str], field: str) -> list[StatusCause]:
+    """Check the namespaces of a PodAffinityTerm; as upstream, the field is told in the singular."""
+    where = field.removesuffix("s")
+    return [cause for name in namespaces for cause in names.check(names.label_1123, name, where)]
 
 
 def _check_node_ports(spec: Json, field: str) -> list[StatusCause]:
@@ -257,12 +280,23 @@ def check_variable(variable: Json, field: str) -> list[StatusCause]:
     return []
 
 
+def _check_descending(path: str, field: str) -> list[StatusCause]:
+    """Check that a path stays below where it begins."""
+    causes = [errors.invalid(field, path, "must be a relative path")] if path.startswith("/") else []
+    if ".." in path.split("/"):
+        causes.append(errors.invalid(field, path, "must not contain '..'"))
+    return causes
+
+
 def _check_paths(mounts: Any, field: str) -> list[StatusCause]:
-    causes = [
-        errors.invalid(f"{field}[{index}].subPath", mount["subPath"], "must not contain '..'")
-        for index, mount in enumerate(mounts)
-        if ".." in mount.get("subPath", "").split("/")
-    ]
+    causes = []
+    for index, mount in enumerate(mounts):
+        for name in ("subPath", "subPathExpr"):
+            # As upstream, these fields are named without the number of the mount.
+            causes += _check_descending(mount.get(name) or "", f"{field}.{name}")
+        if mount.get("subPath") and mount.get("subPathExpr"):
+            detail = "subPathExpr and subPath are mutually exclusive"
+            causes.append(errors.invalid(f"{field}[{index}].subPathExpr", mount["subPathExpr"], detail))
     paths = [(f"{field}[{i}].mountPath", m["mountPath"]) for i, m in enumerate(mounts) if m.get("mountPath")]
     seen: set[str] = set()
     for where, path in paths:

@@ -216,10 +216,14 @@ def _check_selector_and_template(obj: Json, empty: str, maker: str) -> list[Stat
 
 def check_selected(selector: Json, template: Json) -> list[StatusCause]:
     labels = (template.get("metadata") or {}).get("labels") or {}
-    if selects(selector, labels):
-        return []
+    return [] if selects(selector, labels) else [unselected(template)]
+
+
+def unselected(template: Json) -> StatusCause:
+    """Return that the labels of a template are not those that its workload selects."""
+    labels = (template.get("metadata") or {}).get("labels")
     detail = "`selector` does not match template `labels`"
-    return [errors.invalid("spec.template.metadata.labels", labels or None, detail)]
+    return errors.invalid("spec.template.metadata.labels", labels or None, detail)
 
 
 def _check_always_restarts(spec: Json) -> list[StatusCause]:
@@ -358,6 +362,7 @@ def check_stateful_set_update(obj: Json, old: Json) -> list[StatusCause]:
 
 
 _SUSPENDED_MUTABLE = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
+_JOB_IMMUTABLE = ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy")
 
 
 def check_job_update(obj: Json, old: Json) -> list[StatusCause]:
@@ -368,7 +373,8 @@ def check_job_update(obj: Json, old: Json) -> list[StatusCause]:
         new_template, old_template = _without_steering(new_template), _without_steering(old_template)
     causes = check_kept(new.get("selector"), before.get("selector"), "spec.selector")
     causes += check_kept(new_template, old_template, "spec.template")
-    causes += check_kept(new.get("completionMode"), before.get("completionMode"), "spec.completionMode")
+    for name in _JOB_IMMUTABLE:
+        causes += check_kept(new.get(name), before.get(name), f"spec.{name}")
     if new.get("completions") != before.get("completions"):
         elastic = new.get("completionMode") == "Indexed" and new.get("completions") == new.get("parallelism")
         if not elastic:
