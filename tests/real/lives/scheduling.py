@@ -94,7 +94,7 @@ class World:
             return [["create", self.pod(**kept, **wants)], ["add node", added, self.node()]]
         if what == "port":
             creates = [["create", self.pod("100m", 9090, **kept, **wants)] for _ in range(2)]
-            return [["all", *creates], ["delete", "Pod", self.pods[-2], "Background"]]
+            return [self.filled(*creates), ["delete", "Pod", self.pods[-2], "Background"]]
         by = {
             "cordon": ("node", {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}}),
             "taint": ("node", {"spec": {"taints": [taint(draw)]}}, {"spec": {"taints": None}}),
