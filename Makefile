@@ -82,7 +82,7 @@ endif
 test-plugins: $(STAMP) ## random cases through our stock plugins and kube-scheduler's own (built once where Go is) (CASES=1000, SEED=0)
 	$(BIN)/python -m tests.real.plugins --cases $(CASES) --seed $(SEED)
 
-test-lives: $(STAMP) ## random lives of workloads under kube-controller-manager and our controllers (LIVES=20 of each kind, SEED=0)
+test-lives: $(STAMP) ## random lives of workloads and pods under Kubernetes' controllers and scheduler and ours (LIVES=20 of each kind, SEED=0)
 	$(BIN)/python -m tests.real.binaries
 	$(BIN)/python -m tests.real.lives --cases $(LIVES) --seed $(SEED)
 

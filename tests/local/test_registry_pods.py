@@ -162,6 +162,16 @@ async def test_a_bound_pod_says_where_its_node_is() -> None:
     assert placed.obj["metadata"]["labels"] == {ZONE: "z", REGION: "r"}
 
 
+async def test_a_bound_pod_is_nominated_no_more() -> None:
+    api = backend()
+    await created(api)
+    await merge(api, "pods", "web-0", {"status": {"nominatedNodeName": "n2"}}, subresource="status")
+
+    await bind(api)
+
+    assert "nominatedNodeName" not in stored(api)["status"]
+
+
 async def test_a_pod_is_bound_once() -> None:
     api = backend()
     await created(api)

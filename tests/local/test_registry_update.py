@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import ObjectRecord, WriteOptions
 from koordinator.cluster.protocol import PatchType
+from koordinator.local import registry
 from koordinator.local.interfaces import AdmissionAttributes
 from koordinator.local.registry import ObjectRegistry
-from tests.local.registry_builders import NOW, backend, create, definition, merge, pod
+from tests.local.registry_builders import NOW, NOW_S, backend, create, definition, merge, pod
 
 DEPLOYMENT = {
     "metadata": {"name": "web"},
@@ -314,3 +316,26 @@ async def test_a_status_update_cannot_take_the_qos_class_away() -> None:
     record = await merge(api, "pods", "web-0", status, subresource="status")
 
     assert record.obj["status"] == {"qosClass": "BestEffort", "phase": "Running"}
+
+
+async def test_a_volume_tells_since_when_it_is_in_its_phase() -> None:
+    clock = FixedClock(NOW_S)
+    api = registry.in_memory(clock, checks=False)
+    volume = await create(api, "persistentvolumes", {"metadata": {"name": "v"}, "spec": {}})
+
+    async def status_at(now_s: float, **status: str) -> dict[str, Any]:
+        clock.now_s = now_s
+        changed = await merge(api, "persistentvolumes", "v", {"status": status}, "", subresource="status")
+        found: dict[str, Any] = changed.obj["status"]
+        return found
+
+    fresh = {"phase": "Pending", "lastPhaseTransitionTime": NOW}
+    later = {"phase": "Available", "lastPhaseTransitionTime": "2023-11-14T22:13:21Z"}
+    assert volume.obj["status"] == fresh
+    assert await status_at(NOW_S + 1, phase="Available") == later
+    assert await status_at(NOW_S + 2, phase="Available", message="as before") == {
+        **later,
+        "message": "as before",
+    }
+    told = {"phase": "Bound", "lastPhaseTransitionTime": "2023-01-01T00:00:00Z"}
+    assert (await status_at(NOW_S + 3, **told))["lastPhaseTransitionTime"] == "2023-01-01T00:00:00Z"

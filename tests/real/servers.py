@@ -40,6 +40,7 @@ class Servers:
         self.etcd: Program
         self.apiserver: Program
         self.controllers: Program
+        self.scheduler: Program
 
     def start(
         self,
@@ -47,8 +48,12 @@ class Servers:
         controllers: bool = True,
         apiserver_flags: tuple[str, ...] = (),
         controller_flags: tuple[str, ...] = (),
+        scheduler: dict[str, Any] | None = None,
     ) -> None:
-        """Until the API server is ready. Raises: binaries.Missing; AssertionError with a program's last words."""
+        """Until the API server is ready. With a KubeSchedulerConfiguration kube-scheduler runs, too.
+
+        Raises: binaries.Missing; AssertionError with a program's last words.
+        """
         found = binaries.located()
         self.authority.server("apiserver", (HOST, "10.96.0.1"))
         self.authority.client("front-proxy", "front-proxy-client")
@@ -63,6 +68,8 @@ class Servers:
         self.wait_ready()
         if controllers:
             self._start_controllers(found["kube-controller-manager"], controller_flags)
+        if scheduler is not None:
+            self._start_scheduler(binaries.located(("kube-scheduler",))["kube-scheduler"], scheduler)
 
     def _start_etcd(self, program: Path) -> str:
         url, peer_url = (f"http://{HOST}:{free_port()}" for _ in range(2))
@@ -122,6 +129,14 @@ class Servers:
             f"--cluster-signing-key-file={self.folder}/ca.key",
             *flags,
         )
+
+    def _start_scheduler(self, program: Path, configuration: dict[str, Any]) -> None:
+        kubeconfig, path = (self.folder / f"scheduler.{end}" for end in ("kubeconfig", "yaml"))
+        self.write_kubeconfig(kubeconfig, "system:kube-scheduler")
+        client = {"kubeconfig": str(kubeconfig), "qps": 2000, "burst": 4000}
+        path.write_text(yaml.safe_dump({**configuration, "clientConnection": client}))
+        flags = (f"--config={path}", f"--bind-address={HOST}", f"--secure-port={free_port()}")
+        self.scheduler = self._program(program, *flags)
 
     def _program(self, path: Path, *arguments: str) -> Program:
         started = Program(path.name, [str(path), *arguments], self.folder / f"{path.name}.log")

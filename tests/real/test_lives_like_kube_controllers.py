@@ -4,26 +4,21 @@ import pytest
 
 from tests.real import binaries, given
 from tests.real.lives import cases, compare, lead, look
-from tests.real.servers import Servers
 
 CASES = 4
 """Of each name; `make test-lives` leads more, and those that take minutes."""
-NAMES = [name for name in cases.NAMES if name != "cronjob"]
+NAMES = [name for name in cases.OF_CONTROLLERS if name != "cronjob"]
 AT_ONCE = 40
 
 
 @pytest.mark.timeout(600)
-def test_lives_are_the_same_under_both_controllers(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_lives_are_the_same_under_both_controllers() -> None:
     why = "needs servers of its own" if given.FILE else binaries.why_missing()
     if why:
         pytest.skip(why)
     lives = [cases.life_of(name, seed) for seed in range(CASES) for name in NAMES]
-    servers = Servers(tmp_path_factory.mktemp("lives"))
-    try:
-        servers.start(controller_flags=compare.CONTROLLER_FLAGS)
-        found = compare.differing(servers.kubeconfig, lives, AT_ONCE)
-    finally:
-        servers.close()
+    with compare.servers(1, is_scheduled=False) as kubeconfigs:
+        found = compare.differing(kubeconfigs, lives, AT_ONCE)
 
     told = [f"{life['name']}: {line}" for life, lines in found for line in lines]
     assert not told, "\n".join(told)
@@ -42,7 +37,7 @@ def test_what_differs_is_told_with_its_step_and_path() -> None:
     theirs = {"Pod a": [{"status": {"phase": "Running"}}], "Pod b": [{}]}
     ours = {"Pod a": [{"status": {"phase": "Pending"}}]}
 
-    assert compare.differences([{}, theirs], [{}, ours]) == [
+    assert compare.differences([{}, theirs], [{}, ours], [["wait", 1]] * 2) == [
         'step 1: Pod a.status.phase: theirs "Running", ours "Pending"',
         "step 1: Pod b: only theirs: {}",
     ]

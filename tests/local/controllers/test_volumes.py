@@ -195,6 +195,27 @@ def test_a_bound_volume_stays_until_it_is_bound_no_more() -> None:
     run(protect, scenario)
 
 
+def test_volumes_that_others_make_are_asked_for_and_told() -> None:
+    async def scenario(world: World) -> None:
+        for name, provisioner in (("far", "far.example.com/disk"), ("none", "kubernetes.io/no-provisioner")):
+            body = {"metadata": {"name": name}, "provisioner": provisioner}
+            await world.cluster.create(StorageClass, body)
+            await claim(world, name, storageClassName=name)
+        await asyncio.sleep(1)
+
+        assert (await found(world, "far")).metadata.annotations == {
+            "volume.kubernetes.io/storage-provisioner": "far.example.com/disk",
+            "volume.beta.kubernetes.io/storage-provisioner": "far.example.com/disk",
+        }
+        (asked,) = await events_of(world, "ExternalProvisioning")
+        assert "by the external provisioner 'far.example.com/disk' or manually" in asked.message
+        (failed,) = await events_of(world, "ProvisioningFailed")
+        assert failed.message == "no volume plugin matched name: kubernetes.io/no-provisioner"
+        assert (await found(world, "none")).metadata.annotations == {}
+
+    run(build, scenario)
+
+
 def test_an_ephemeral_volume_gets_a_claim_of_its_own_and_no_other() -> None:
     template = {"metadata": {"labels": {"for": "scratch"}}, "spec": {"accessModes": ["ReadWriteOnce"]}}
 

@@ -155,6 +155,16 @@ def updated(kind: str, old: Json, new: Json) -> list[str]:
     return texts(CATALOG.schema_of(resource(kind)).validate(prepared(kind, new), prepared(kind, old)))
 
 
+def test_a_pod_on_a_node_is_nominated_to_none() -> None:
+    placed = pod(nodeName="n1")
+    nominated = {**placed, "status": {"nominatedNodeName": "n2"}}
+
+    assert updated("Pod", placed, nominated) == [
+        "status.nominatedNodeName: Forbidden: may not be set on pods that are already bound to a node"
+    ]
+    assert updated("Pod", nominated, placed) == updated("Pod", nominated, nominated) == []
+
+
 def test_a_pods_spec_is_fixed_but_for_its_image() -> None:
     assert updated("Pod", pod(), pod(container={"image": "i:2"})) == []
     (found,) = updated("Pod", pod(), pod(nodeSelector={"a": "b"}))

@@ -5,16 +5,15 @@ python -m tests.real.lives --seed 4711 --cases 1 --show deployment      # with a
 """
 
 import argparse
+import contextlib
 import json
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.real import binaries
 from tests.real.lives import cases, compare
-from tests.real.lives.compare import CONTROLLER_FLAGS
-from tests.real.servers import Servers
 
 
 def main() -> int:
@@ -25,35 +24,44 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--at-once", type=int, default=40, help="lives that are led side by side")
     parser.add_argument("--show", action="store_true", help="print the steps of lives that differ")
-    parser.add_argument("--kubeconfig", help="of a running server with controllers; else one is started")
+    parser.add_argument(
+        "--servers", type=int, default=4, help="for lives under a scheduler, one on each at once"
+    )
+    parser.add_argument(
+        "--kubeconfig", help="of a running server with what the lives need; else they are started"
+    )
     options = parser.parse_args()
-    if options.kubeconfig:
-        return run(options, Path(options.kubeconfig))
-    if why := binaries.why_missing():
+    if why := binaries.why_missing((*binaries.CONTROL_PLANE, "kube-scheduler")):
         print(why, file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as folder:
-        servers = Servers(Path(folder))
-        try:
-            servers.start(controller_flags=CONTROLLER_FLAGS)
-            return run(options, servers.kubeconfig)
-        finally:
-            servers.close()
-
-
-def run(options: argparse.Namespace, kubeconfig: Path) -> int:
     names = options.names or cases.NAMES
+    count = 0
+    if of_controllers := [name for name in names if name not in cases.OF_SCHEDULER]:
+        count += run(options, of_controllers, 1)
+    if of_scheduler := [name for name in names if name in cases.OF_SCHEDULER]:
+        count += run(options, of_scheduler, options.servers)
+    return min(1, count)
+
+
+def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
+    """How many differ."""
+    is_scheduled = names[0] in cases.OF_SCHEDULER
     seeds = range(options.seed, options.seed + options.cases)
     lives = [cases.life_of(name, seed) for seed in seeds for name in names]
     begun_s = time.monotonic()
-    found = compare.differing(kubeconfig, lives, options.at_once)
+    with contextlib.ExitStack() as stack:
+        kubeconfigs = [Path(options.kubeconfig)] if options.kubeconfig else []
+        if not kubeconfigs:
+            started = compare.servers(servers, is_scheduled=is_scheduled)
+            kubeconfigs = stack.enter_context(started)
+        found = compare.differing(kubeconfigs, lives, 1 if is_scheduled else options.at_once)
     for life, lines in found:
         print(f"{life['name']}:", *lines, sep="\n    ")
         if options.show:
             for number, step in enumerate(life["steps"]):
                 print(f"  # {number}: {json.dumps(step)}")
     print(f"{len(lives)} lives, {len(found)} differ, {time.monotonic() - begun_s:.0f} s", flush=True)
-    return min(1, len(found))
+    return len(found)
 
 
 if __name__ == "__main__":

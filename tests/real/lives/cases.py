@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.real.lives import jobs, surroundings, workloads
+from tests.real.lives import claims, jobs, scheduling, surroundings, workloads
 from tests.real.lives.drawing import Draw, Life
 
 _FAMILIES: dict[str, Callable[[Draw], Life]] = {
@@ -18,10 +18,21 @@ _FAMILIES: dict[str, Callable[[Draw], Life]] = {
     "quota": surroundings.quota,
     "nodes": surroundings.nodes,
 }
-NAMES = tuple(_FAMILIES)
+_SCHEDULED: dict[str, Callable[[Draw], Life]] = {
+    "pods": scheduling.pods,
+    "gates": scheduling.gates,
+    "preemption": scheduling.preemption,
+    "spreading": scheduling.spreading,
+    "mixed": scheduling.mixed,
+    "volumes": claims.volumes,
+    "devices": claims.devices,
+}
+OF_CONTROLLERS, OF_SCHEDULER = tuple(_FAMILIES), tuple(_SCHEDULED)
+NAMES = (*OF_CONTROLLERS, *OF_SCHEDULER)
+"""Lives under a scheduler have a server for themselves: every node and every pod may concern all pods."""
 
 
 def life_of(name: str, seed: int) -> Life:
     draw = Draw(f"{name} {seed}")
-    life = _FAMILIES[name](draw)
+    life = (_FAMILIES | _SCHEDULED)[name](draw)
     return {"name": f"{name.replace(' ', '-')}-{seed}", "nodes": 3, **life}

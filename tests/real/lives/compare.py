@@ -1,42 +1,144 @@
 """Where a life on our controllers differs from the same life on kube-controller-manager."""
 
 import asyncio
+import contextlib
+import json
 import random
+import re
 import string
-from collections.abc import Sequence
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.real.lives import lead, look
-from tests.real.lives.lead import Life
+from tests.real.lives.drawing import Json, Life, Step
 from tests.real.lives.look import Seen
+from tests.real.servers import Servers
 
 CONTROLLER_FLAGS = ("--kube-api-qps=2000", "--kube-api-burst=4000")
+SCHEDULED_FLAGS = (*CONTROLLER_FLAGS, "--pvclaimbinder-sync-period=1s")
+"""What the controller of volumes sees only now and then is seen before all is quiet."""
+GONE = "pod does not exist any more"
+_UNASKED = re.compile(
+    r"^(0/\d+ nodes are available: (?!\d).*?\.) (not found|no new claims to deallocate, preemption: .*)$"
+)
+"""What PreFilter refused leaves kube-scheduler's DynamicResources without a state, which is an error of PostFilter."""
+_BINDING = re.compile(r'^(running PreBind plugin "VolumeBinding": )?binding volumes: .*')
+Said = defaultdict[str, set[str]]
 PATIENT_QUIET_S = 3.0
 """A life that differs is led again, with more time for busy machines: they may have been looked at too early."""
 
 
-def differing(kubeconfig: Path, lives: Sequence[Life], at_once: int) -> list[tuple[Life, list[str]]]:
+@contextlib.contextmanager
+def servers(count: int, *, is_scheduled: bool) -> Iterator[list[Path]]:
+    """Kubeconfigs of so many, each with controllers, and with kube-scheduler where that is wanted."""
+    scheduler = lead.SCHEDULER if is_scheduled else None
+    flags = SCHEDULED_FLAGS if is_scheduled else CONTROLLER_FLAGS
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            started = Servers(Path(folder))
+            stack.callback(started.close)
+            started.start(controller_flags=flags, scheduler=scheduler)
+            found.append(started.kubeconfig)
+        yield found
+
+
+def differing(
+    kubeconfigs: Sequence[Path], lives: Sequence[Life], at_once: int
+) -> list[tuple[Life, list[str]]]:
     """Those that differ twice, and where."""
-    found = _once(kubeconfig, lives, at_once, lead.QUIET_S)
+    found = _once(kubeconfigs, lives, at_once, lead.QUIET_S)
     suspects = [life for life, _ in found]
-    return _once(kubeconfig, suspects, max(at_once // 3, 4), PATIENT_QUIET_S) if suspects else []
+    patient = max(at_once // 3, min(at_once, 4))
+    return _once(kubeconfigs, suspects, patient, PATIENT_QUIET_S) if suspects else []
 
 
 def _once(
-    kubeconfig: Path, lives: Sequence[Life], at_once: int, quiet_s: float
+    kubeconfigs: Sequence[Path], lives: Sequence[Life], at_once: int, quiet_s: float
 ) -> list[tuple[Life, list[str]]]:
     prefix = "".join(random.SystemRandom().choices(string.ascii_lowercase, k=6))
-    theirs = asyncio.run(lead.on_real(kubeconfig, lives, at_once, quiet_s, prefix))
+    theirs = asyncio.run(lead.on_real(kubeconfigs, lives, at_once, quiet_s, prefix))
     return [
         (life, lines)
         for life, seen in zip(lives, theirs, strict=True)
-        if (lines := differences(seen, lead.on_ours(life, quiet_s)))
+        if (lines := differences(seen, lead.on_ours(life, quiet_s), life["steps"]))
     ]
 
 
-def differences(theirs: Sequence[Seen], ours: Sequence[Seen]) -> list[str]:
+def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[Step]) -> list[str]:
     """Of the first step that has any; what follows would mostly repeat them."""
+    said: tuple[Said, Said] = (defaultdict(set), defaultdict(set))
+    wakes_alike = True
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
+        wakes_alike &= steps[number][0] != "delete node"
+        if _is_woken_by_ours_only(first, second, steps[number]):
+            return []
+        _settle(first, second, said, wakes_alike=wakes_alike)
         if lines := list(look.differences(first, second)):
             return [f"step {number}: {line}" for line in lines]
     return []
+
+
+def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: bool) -> None:
+    """Take for equal what schedulers say of attempts in vain, and what docs/deliberate-differences.md names.
+
+    kube-scheduler wakes pods for nodes that other plugins keep them away from, and ours for nodes that are deleted.
+    What the one says that slept on is to be something that the other one has `said` so far, in events or conditions
+    (not every event is kept). kube-scheduler tells of pods that are gone, and nominates nodes to pods whose volumes
+    are made there.
+    """
+    for words, seen in zip(said, (theirs, ours), strict=True):
+        for name in {" ".join(name.removeprefix("Event ").split()[:2]) for name in seen if "Pod " in name}:
+            told = [each for each in (*_refusals(seen, name), *_conditions(seen, name)) if "message" in each]
+            for each in told:
+                each["message"] = _BINDING.sub("binding volumes failed", _UNASKED.sub(r"\1", each["message"]))
+            words[name] |= {each["message"] for each in told}
+    for name in {*said[0], *said[1]}:
+        their_words, own_words = (words[name] for words in said)
+        event = f"Event {name} FailedScheduling"
+        theirs[event] = [] if own_words else _refusals(theirs, name)
+        ours[event] = [each for each in _refusals(ours, name) if each["message"] not in their_words]
+        if their_words and not wakes_alike:
+            ours[event] = []
+        for first, second in zip(_conditions(theirs, name), _conditions(ours, name), strict=False):
+            is_late = second.get("message") in their_words
+            if is_late or (not wakes_alike and first.get("message") in own_words):
+                first["message"] = second.get("message")
+    for name in [name for name in theirs if name.endswith(" FailedScheduling")]:
+        theirs[name] = [each for each in theirs[name] if GONE not in each["message"]]
+    made_on = {
+        body["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
+        for name, bodies in theirs.items()
+        for body in bodies
+        if name.startswith("PersistentVolumeClaim ")
+    }
+    for name in [name for name in theirs if name.startswith("Pod ") and name in ours]:
+        status, own = (side[name][0].get("status", {}) for side in (theirs, ours))
+        if status.get("nominatedNodeName", "") in made_on and "nominatedNodeName" not in own:
+            del status["nominatedNodeName"]
+
+
+def _is_woken_by_ours_only(theirs: Seen, ours: Seen, step: Step) -> bool:
+    """Return whether ours has placed a pod on news that kube-scheduler's InterPodAffinity does not hear.
+
+    Lives part there. They are labels of namespaces, and what becomes of running pods whose anti-affinity kept it out.
+    """
+    return any(
+        (step[1:2] == ["Namespace"] or "existing pods anti-affinity" in json.dumps(_conditions(theirs, name)))
+        and "node" in ours[name][0]
+        and "node" not in bodies[0]
+        for name, bodies in theirs.items()
+        if name.startswith("Pod ") and name in ours
+    )
+
+
+def _refusals(seen: Seen, pod: str) -> list[Json]:
+    return seen.get(f"Event {pod} FailedScheduling", [])
+
+
+def _conditions(seen: Seen, pod: str) -> list[Json]:
+    found: list[Json] = seen.get(pod, [{}])[0].get("status", {}).get("conditions", [])
+    return [each for each in found if each["type"] == "PodScheduled"]

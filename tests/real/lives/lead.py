@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.clock import LoopClock, rfc3339
 from koordinator.cluster import connect, errors
 from koordinator.cluster.informer import InformerFactory
@@ -17,6 +18,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import strictly
 from koordinator.local.cluster import ClusterOptions, LocalCluster, install
+from koordinator.scheduler.config import config
 from koordinator.simulate import virtual_time
 from tests.local.controllers.fake_kubelet import pinned_node
 from tests.real.lives.look import Looker, Seen
@@ -24,30 +26,54 @@ from tests.real.lives.stage import Kubelet, Stage, view_of
 
 Json = dict[str, Any]
 Life = dict[str, Any]
-"""`name`, `nodes` (how many), `elsewhere` (whether a node of another zone is ready), `looks` (kinds), `quiet_s` (where
-controllers look now and then only), `steps`. A step is a list: a verb, and what belongs to it."""
+"""`name`, `nodes` (how many, or what they are like), `elsewhere` (whether a node of another zone is ready), `looks`
+(kinds), `quiet_s` (where controllers look now and then only), `scheduled` (a scheduler places its pods, and it is alone
+on its server), `steps`. A step is a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.0
+SIZE = {"cpu": "32", "memory": "64Gi", "pods": "200"}
+SCHEDULER: Json = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "leaderElection": {"leaderElect": False},
+    "podInitialBackoffSeconds": 1,
+    "podMaxBackoffSeconds": 1,
+    "profiles": [
+        {"schedulerName": "default-scheduler"},
+        {
+            "schedulerName": "packing",
+            "plugins": {"multiPoint": {"disabled": [{"name": "TaintToleration"}]}},
+            "pluginConfig": [
+                {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}
+            ],
+        },
+    ],
+}
+"""Of both schedulers: a pod that is woken is tried again within the time that it takes to be quiet."""
 FILLED_S = 60
 """Within this a namespace has its ServiceAccount, without which pods are refused."""
 
 
 async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_S) -> list[Seen]:
     """What is seen after each step; answers of the API that refuse are seen, too."""
-    await _set_up(stage.cluster, namespace, life.get("nodes", 3))
+    is_scheduled, nodes = life.get("scheduled", False), life.get("nodes", 3)
+    nodes = [{}] * nodes if isinstance(nodes, int) else nodes
+    await _set_up(stage.cluster, namespace, nodes)
     if life.get("elsewhere"):
         await _add_node(stage.cluster, f"{namespace}-x", {})
-    kubelet = stage.kubelets[namespace] = Kubelet(stage, namespace, life.get("nodes", 3))
-    looker, seen = Looker(stage.cluster, namespace, life["looks"]), []
+    kubelet = stage.kubelets[namespace] = Kubelet(stage, namespace, len(nodes), binds=not is_scheduled)
+    looker, seen = Looker(stage.cluster, namespace, life["looks"], is_exact=is_scheduled), []
     tasks = [asyncio.create_task(kubelet.run()), asyncio.create_task(kubelet.report())]
     try:
+        if is_scheduled:
+            await stage.quiet("", quiet_s)  # until taints of new nodes are gone
         for step in life["steps"]:
             refusal = ""
             try:
                 await _act(stage, kubelet, namespace, _own(step, namespace))
             except errors.ApiError as error:
                 refusal = type(error).__name__
-            await stage.quiet(namespace, max(quiet_s, life.get("quiet_s", 0.0)))
+            await stage.quiet("" if is_scheduled else namespace, max(quiet_s, life.get("quiet_s", 0.0)))
             found = await looker.look()
             seen.append({**found, **({"refusal": [{"class": refusal}]} if refusal else {})})
     finally:
@@ -61,7 +87,13 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
 
 
 async def _tidy_up(cluster: Cluster, kubelet: Kubelet, namespace: str) -> None:
-    """What is left would keep the controllers busy."""
+    """What is left would keep the controllers busy, and a scheduler."""
+    for pod in [] if kubelet.binds else (await cluster.list(Pod, namespace)).items:
+        with contextlib.suppress(errors.ApiError):
+            await cluster.delete(Pod, pod.metadata.name, namespace, grace_period_s=0)
+    for kind, name in kubelet.created:
+        with contextlib.suppress(errors.ApiError):
+            await cluster.delete(view_of(kind), name)
     with contextlib.suppress(errors.ApiError):
         await cluster.delete(Namespace, namespace)
     for node in (*kubelet.nodes, f"{namespace}-x"):
@@ -69,27 +101,33 @@ async def _tidy_up(cluster: Cluster, kubelet: Kubelet, namespace: str) -> None:
             await cluster.delete(Node, node)
 
 
-async def _set_up(cluster: Cluster, namespace: str, nodes: int) -> None:
+async def _set_up(cluster: Cluster, namespace: str, nodes: Sequence[Json]) -> None:
     await cluster.create(Namespace, {"metadata": {"name": namespace}})
-    for letter in "abcdef"[:nodes]:
-        labels = {"life": namespace, "topology.kubernetes.io/zone": namespace}
-        await _add_node(cluster, f"{namespace}-{letter}", labels)
+    for letter, node in zip("abcdef", nodes, strict=False):
+        await _add_node_of(cluster, namespace, letter, node)
     for _ in range(FILLED_S * 10):
         if (await cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts"))["items"]:
             return
         await asyncio.sleep(0.1)
 
 
-async def _add_node(cluster: Cluster, name: str, labels: dict[str, str]) -> None:
+async def _add_node_of(cluster: Cluster, namespace: str, letter: str, node: Json) -> None:
+    """`node` has members `labels`, `spec` and `size`, or some of them."""
+    labels = {"life": namespace, "topology.kubernetes.io/zone": namespace, **node.get("labels", {})}
+    await _add_node(cluster, f"{namespace}-{letter}", labels, node.get("spec", {}), node.get("size", SIZE))
+
+
+async def _add_node(
+    cluster: Cluster, name: str, labels: dict[str, str], spec: Json | None = None, size: Json = SIZE
+) -> None:
     labels = {**labels, "kubernetes.io/hostname": name}
-    await cluster.create(Node, {"metadata": {"name": name, "labels": labels}, "spec": {}})
-    await _node_status(cluster, name, "True")
+    await cluster.create(Node, {"metadata": {"name": name, "labels": labels}, "spec": spec or {}})
+    await _node_status(cluster, name, "True", size)
 
 
-async def _node_status(cluster: Cluster, name: str, ready: str) -> None:
+async def _node_status(cluster: Cluster, name: str, ready: str, size: Json = SIZE) -> None:
     now = rfc3339(cluster.clock.now())
     condition = {"type": "Ready", "status": ready, "reason": "Told", "lastHeartbeatTime": now}
-    size = {"cpu": "32", "memory": "64Gi", "pods": "200"}
     status = {
         "conditions": [{**condition, "lastTransitionTime": now}],
         "capacity": size,
@@ -104,11 +142,30 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
         case ["create", *bodies]:
             for body in bodies:
                 await _name_owners(cluster, namespace, body)
-                await cluster.create(view_of(body["kind"]), body, namespace)
+                view = view_of(body["kind"])
+                if not view.resource.namespaced:
+                    kubelet.created.append((body["kind"], body["metadata"]["name"]))
+                await cluster.create(view, body, namespace if view.resource.namespaced else "")
+        case ["provide", claim, volume]:
+            asked = await cluster.get(PersistentVolumeClaim, claim, namespace)
+            if asked.spec.volume_name:
+                return
+            kubelet.created.append(("PersistentVolume", volume["metadata"]["name"]))
+            volume["spec"] |= {
+                "claimRef": {"name": claim, "namespace": namespace, "uid": asked.metadata.uid},
+                "storageClassName": asked.spec.storage_class_name,
+                "accessModes": asked.spec.access_modes,
+            }
+            await cluster.create(view_of("PersistentVolume"), volume)
         case ["patch", kind, name, patch]:
-            await cluster.patch(view_of(kind), name, patch, namespace)
+            kind, _, subresource = kind.partition("/")
+            view = view_of(kind)
+            within = namespace if view.resource.namespaced else ""
+            await cluster.patch(view, name, patch, within, subresource=subresource)
         case ["delete", kind, name, policy]:
-            await cluster.delete(view_of(kind), name, namespace, propagation=policy)
+            view = view_of(kind)
+            within = namespace if view.resource.namespaced else ""
+            await cluster.delete(view, name, within, propagation=policy)
         case ["delete pod", number]:
             await cluster.delete(Pod, _nth(stage, namespace, number), namespace)
         case ["label pod", number, labels]:
@@ -132,6 +189,11 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
             await _node_status(cluster, f"{namespace}-{letter}", ready)
         case ["node", letter, patch]:
             await cluster.patch(Node, f"{namespace}-{letter}", patch)
+        case ["node/status", letter, patch]:
+            await cluster.patch(Node, f"{namespace}-{letter}", patch, subresource="status")
+        case ["add node", letter, node]:
+            await _add_node_of(cluster, namespace, letter, node)
+            kubelet.nodes |= {f"{namespace}-{letter}": None}
         case ["delete node", letter]:
             await cluster.delete(Node, f"{namespace}-{letter}")
         case ["silent", letter]:
@@ -192,22 +254,31 @@ async def real_stage(kubeconfig: Path) -> AsyncIterator[Stage]:
 
 
 async def on_real(
-    kubeconfig: Path, lives: Sequence[Life], at_once: int, quiet_s: float = QUIET_S, prefix: str = "life"
+    kubeconfigs: Sequence[Path],
+    lives: Sequence[Life],
+    at_once: int,
+    quiet_s: float = QUIET_S,
+    prefix: str = "life",
 ) -> list[list[Seen]]:
-    """Each life has a namespace of its own."""
-    gate = asyncio.Semaphore(at_once)
-    async with real_stage(kubeconfig) as stage:
+    """Each life has a namespace of its own; so many are led at once on each server."""
+    seen: dict[str, list[Seen]] = {}
+    left = list(reversed(lives))
 
-        async def one(life: Life) -> list[Seen]:
-            async with gate:
-                return await lead(stage, life, f"{prefix}-{life['name']}", quiet_s)
+    async def some(stage: Stage) -> None:
+        while left:
+            life = left.pop()
+            seen[life["name"]] = await lead(stage, life, f"{prefix}-{life['name']}", quiet_s)
 
-        return await asyncio.gather(*(one(life) for life in lives))
+    async with contextlib.AsyncExitStack() as stack:
+        stages = [await stack.enter_async_context(real_stage(each)) for each in kubeconfigs]
+        await asyncio.gather(*(some(stage) for stage in stages for _ in range(at_once)))
+    return [seen[life["name"]] for life in lives]
 
 
 def on_ours(life: Life, quiet_s: float = QUIET_S) -> list[Seen]:
     async def main(clock: LoopClock) -> list[Seen]:
-        up = LocalCluster(clock, ClusterOptions(manager=False))
+        scheduler = config.decode(SCHEDULER)
+        up = LocalCluster(clock, ClusterOptions(manager=False, scheduler=scheduler))
         cluster = MemoryCluster(up.registry)
         factory = InformerFactory(cluster, random.Random(0))
         stage = Stage(cluster, factory)
@@ -222,6 +293,8 @@ def on_ours(life: Life, quiet_s: float = QUIET_S) -> list[Seen]:
                 await install(cluster)
                 before = asyncio.all_tasks()
                 up._start_controllers(group)
+                if life.get("scheduled"):
+                    group.create_task(up.scheduler.run())
                 factory.start(group)
                 await story()
                 for task in asyncio.all_tasks() - before:

@@ -31,8 +31,12 @@ PATHS = {
     "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
+    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
     "Node": "/api/v1/nodes",
+    "PersistentVolume": "/api/v1/persistentvolumes",
 }
+CLUSTER_WIDE = ("Node", "PersistentVolume")
+"""Those with the label of the life belong to it."""
 TIMES = ("endpoints.kubernetes.io/last-change-trigger-time",)
 RACE = "the object has been modified"
 """An event with this tells that two controllers met."""
@@ -48,16 +52,20 @@ _DROPPED = ("uid", "resourceVersion", "managedFields", "creationTimestamp", "sel
 
 
 class Looker:
-    """Looks at one namespace again and again; hashes of templates are remembered after their objects are gone."""
+    """Looks at one namespace again and again; hashes of templates are remembered after their objects are gone.
 
-    def __init__(self, cluster: Cluster, namespace: str, kinds: list[str]) -> None:
+    An exact look sees numbers in messages and the nodes of pods, too, where no chance is in them.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str, kinds: list[str], *, is_exact: bool = False) -> None:
         self._cluster, self._namespace, self._kinds = cluster, namespace, kinds
+        self._is_exact = is_exact
         self._hashes: dict[str, str] = {}
 
     async def look(self) -> Seen:
         raw: dict[str, list[Json]] = {}
         for kind in {*self._kinds, "Event", *HASHED}:
-            params = {"labelSelector": f"life={self._namespace}"} if kind == "Node" else {}
+            params = {"labelSelector": f"life={self._namespace}"} if kind in CLUSTER_WIDE else {}
             found = await self._cluster.request("GET", PATHS[kind].format(self._namespace), None, params)
             raw[kind] = found["items"]
         for kind, items in raw.items():
@@ -66,7 +74,7 @@ class Looker:
         seen: Seen = defaultdict(list)
         for kind in (*self._kinds, "Event"):
             for item in raw[kind]:
-                if item["metadata"]["name"] == "kube-root-ca.crt" or RACE in item.get("message", ""):
+                if item["metadata"]["name"] == "kube-root-ca.crt" or self._is_chance(item):
                     continue
                 name, body = self._steady(kind, item)
                 if body not in seen[name] or kind != "Event":
@@ -74,6 +82,17 @@ class Looker:
         for bodies in seen.values():
             bodies.sort(key=lambda body: json.dumps(body, sort_keys=True))
         return dict(seen)
+
+    def _is_chance(self, item: Json) -> bool:
+        """Return whether an event tells that two controllers met, which of two budgets one has taken, or, where a
+        scheduler is looked at, what is others' work: volumes, evictions that were called off."""
+        by = (item.get("source") or {}).get("component")
+        return (
+            RACE in item.get("message", "")
+            or item.get("reason") == "MultiplePodDisruptionBudgets"
+            or (self._is_exact and "Cancelling deletion of Pod" in item.get("message", ""))
+            or (self._is_exact and by == "persistentvolume-controller")
+        )
 
     def _learn(self, kind: str, item: Json) -> None:
         labels = item["metadata"].get("labels", {})
@@ -101,11 +120,13 @@ class Looker:
             body["metadata"].pop(name, None)
         body |= {"apiVersion": "", "kind": ""}
         name = self._text(meta["generateName"] + "*" if meta.get("generateName") else meta["name"])
-        return f"{kind} {name}", _without_empty(_sorted_parts(kind, body))
+        node = body["spec"].get("nodeName") if kind == "Pod" and self._is_exact else None
+        body = _sorted_parts(kind, body)
+        return f"{kind} {name}", _without_empty({**body, "node": node})
 
     def _message(self, text: str) -> str:
         text = _SELECTOR.sub("", self._text(text)).removeprefix(COMBINED_PREFIX)
-        return re.sub(r"\d+", "N", text).rstrip()
+        return (text if self._is_exact else re.sub(r"\d+", "N", text)).rstrip()
 
     def _text(self, text: str) -> str:
         for found, name in self._hashes.items():
@@ -142,6 +163,8 @@ def _sorted_parts(kind: str, body: Json) -> Json:
                 if part in subset:
                     subset[part] = _counted(subset[part])
             subset["ports"] = _counted(subset.get("ports", []))
+    if kind == "PersistentVolume":
+        body["spec"].get("claimRef", {}).pop("resourceVersion", None)
     if kind == "Pod":
         _forget_requests(body)
     generation = body["metadata"].pop("generation", 0)  # how often it changed on the way

@@ -34,10 +34,12 @@ VIEWS: tuple[type[Object], ...] = (
     groups.PodDisruptionBudget,
     groups.ResourceQuota,
     storage.PersistentVolumeClaim,
+    storage.PersistentVolume,
     core.ConfigMap,
     core.Event,
 )
 """Changes of these, and of nodes, keep a life from being quiet."""
+EARLY_S = 1_700_000_000.0
 LEASE_S = 20.0
 PATIENCE_S = 90.0
 """A life that is never quiet is looked at after this."""
@@ -61,15 +63,16 @@ class Stage:
 
     def _note(self, obj: Object) -> None:
         namespace = obj.metadata.namespace
-        self._changed_s[namespace] = asyncio.get_running_loop().time()
+        self._changed_s[namespace] = self._changed_s[""] = asyncio.get_running_loop().time()
         if isinstance(obj, core.Pod) and namespace in self.kubelets:
             self.kubelets[namespace].wake(obj)
 
     def _note_node(self, node: core.Node) -> None:
-        self._changed_s[node.metadata.labels.get("life", "")] = asyncio.get_running_loop().time()
+        life = node.metadata.labels.get("life", "")
+        self._changed_s[life] = self._changed_s[""] = asyncio.get_running_loop().time()
 
     async def quiet(self, namespace: str, quiet_s: float) -> None:
-        """Until nothing has changed for `quiet_s`."""
+        """Until nothing has changed for `quiet_s`; nowhere without a namespace."""
         loop = asyncio.get_running_loop()
         begun_s = self._changed_s[namespace] = loop.time()
         while loop.time() - begun_s < PATIENCE_S:
@@ -85,11 +88,16 @@ class Kubelet:
     A rule is `{"do": ..., "image": ..., "below": ..., "at": [...]}`. `at` are ordinals or completion indexes, `below`
     is how many pods of its owner (of its index, for indexed Jobs) came before. `do`: hold (no node), bind, run, ready,
     succeed, `fail N`, `restart N`, evicted.
+
+    One that does not bind leaves that to a scheduler, and pods started one minute after the other, so that no two
+    started at once.
     """
 
-    def __init__(self, stage: Stage, namespace: str, nodes: int) -> None:
-        self._stage, self._namespace = stage, namespace
-        self.nodes = [f"{namespace}-{letter}" for letter in "abcdef"[:nodes]]
+    def __init__(self, stage: Stage, namespace: str, nodes: int, *, binds: bool = True) -> None:
+        self._stage, self._namespace, self.binds = stage, namespace, binds
+        self.created: list[tuple[str, str]] = []
+        """Kinds and names of what belongs to no namespace, and to this life."""
+        self.nodes = dict.fromkeys(f"{namespace}-{letter}" for letter in "abcdef"[:nodes])
         self.silent: set[str] = set()
         self.rules: list[Json] = []
         self.lingers = False
@@ -149,9 +157,11 @@ class Kubelet:
         if has_ended or wanted == "hold":
             return
         if not pod.spec.node_name:
+            if not self.binds:
+                return
             place = _place(pod)
             number = self._order[meta.uid] if place is None else place
-            node = pinned_node(pod) or self.nodes[number % len(self.nodes)]
+            node = pinned_node(pod) or [*self.nodes][number % len(self.nodes)]
             await cluster.bind(meta.namespace, meta.name, node, uid=meta.uid)
         elif wanted != "bind" and pod.spec.node_name not in self.silent:
             await self._write(pod, wanted)
@@ -205,7 +215,7 @@ class Kubelet:
         names = [container.name for container in pod.spec.containers]
         status = {
             "phase": phase,
-            "startTime": pod.status.start_time or now,
+            "startTime": pod.status.start_time or (now if self.binds else rfc3339(self._start_s(pod))),
             "conditions": conditions,
             "containerStatuses": [
                 {
@@ -228,6 +238,9 @@ class Kubelet:
         await self._stage.cluster.patch(
             core.Pod, pod.metadata.name, patch, pod.metadata.namespace, subresource="status"
         )
+
+    def _start_s(self, pod: core.Pod) -> float:
+        return EARLY_S + 60.0 * self._order[pod.metadata.uid]
 
 
 def _place(pod: core.Pod) -> int | None:

@@ -293,7 +293,7 @@ def test_a_claim_on_its_way_is_waited_for_and_free_again_when_its_pod_fails() ->
     placed = bench.place(user_of("x", "one"))
     assert isinstance(placed, Placed)
 
-    waiting = "resource claim is in the process of being allocated"
+    waiting = "resource claim default/one is in the process of being allocated"
     assert waiting in refusal(bench.place(user_of("y", "one")))
     bench.forget(placed)
     assert isinstance(bench.place(user_of("y", "one")), Placed)

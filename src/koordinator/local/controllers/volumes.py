@@ -26,6 +26,10 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+ASKED_PROVISIONER = (
+    "volume.kubernetes.io/storage-provisioner",
+    "volume.beta.kubernetes.io/storage-provisioner",
+)
 WORKERS = 4
 
 
@@ -126,12 +130,17 @@ class VolumeController(ControllerLoop):
         elif storage_class is None and claim.spec.storage_class_name:
             missing = f'storageclass.storage.k8s.io "{claim.spec.storage_class_name}" not found'
             self._events.warning(claim, "ProvisioningFailed", missing)
-        elif storage_class is None or not catalog.can_provision(storage_class):
+        elif storage_class is None:
             self._events.normal(
                 claim,
                 "FailedBinding",
                 "no persistent volumes available for this claim and no storage class is set",
             )
+        elif not catalog.can_provision(storage_class):
+            why = f"no volume plugin matched name: {storage_class.provisioner}"
+            self._events.warning(claim, "ProvisioningFailed", why)
+        else:
+            await self._ask_provisioner(claim, storage_class.provisioner)
         if not claim.status.phase:
             await self._set_phase(claim, {"phase": "Pending"})
 
@@ -166,6 +175,19 @@ class VolumeController(ControllerLoop):
             return  # our cache is behind: its event brings us back
         name = body["metadata"]["name"]
         self._events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+
+    async def _ask_provisioner(self, claim: PersistentVolumeClaim, name: str) -> None:
+        """Tell the provisioner of somebody else that it is to make a volume."""
+        marks = dict.fromkeys(ASKED_PROVISIONER, name)
+        if not marks.items() <= claim.metadata.annotations.items():
+            await patch_same(self._cluster, claim, {"metadata": {"annotations": marks}}, any_version=True)
+        self._events.normal(
+            claim,
+            "ExternalProvisioning",
+            f"Waiting for a volume to be created either by the external provisioner '{name}' or manually by the system "
+            "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly "
+            "registered.",
+        )
 
     async def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
         ref = volume.spec.claim_ref

@@ -28,7 +28,7 @@ _BINDING = Resource(group="", version="v1", kind="Binding", plural="bindings")
 def _bound(
     pod: dict[str, Any], resource: Resource, node: str, sent: dict[str, Any], now: str
 ) -> dict[str, Any]:
-    """Return the pod on the node, with labels and annotations of the binding's metadata (`sent`) merged in.
+    """Return the pod on the node, nominated no more, with labels and annotations of the binding (`sent`) merged in.
 
     Raises: Conflict (the pod is another one, going away or taken).
     """
@@ -40,6 +40,7 @@ def _bound(
         if sent.get(field):
             meta[field] = {**(meta.get(field) or {}), **sent[field]}
     status = dict(pod.get("status") or {})
+    status.pop("nominatedNodeName", None)
     status["conditions"] = with_condition(
         status.get("conditions") or [],
         {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now},

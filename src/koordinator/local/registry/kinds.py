@@ -29,6 +29,7 @@ from koordinator.local.registry.strategies import (
     RestStrategy,
     ServiceStrategy,
     StrategyContext,
+    VolumeStrategy,
 )
 from koordinator.local.schema import errors as fields
 from koordinator.local.selectors import text_at
@@ -174,6 +175,7 @@ def scale_paths(crd: dict[str, Any]) -> Paths | None:
 _STRATEGIES: dict[str, type[RestStrategy]] = {
     "pods": PodStrategy,
     "namespaces": NamespaceStrategy,
+    "persistentvolumes": VolumeStrategy,
     "services": ServiceStrategy,
     "daemonsets.apps": DaemonSetStrategy,
     "jobs.batch": JobStrategy,

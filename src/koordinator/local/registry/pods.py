@@ -85,8 +85,8 @@ class PodStrategy(RestStrategy):
             return [fields.forbidden("spec.ephemeralContainers", "cannot be set on create")]
         return []
 
-    def only_status(self, obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-        merged = super().only_status(obj, old)
+    def only_status(self, obj: dict[str, Any], old: dict[str, Any], now: str) -> dict[str, Any]:
+        merged = super().only_status(obj, old, now)
         was = (old.get("status") or {}).get("qosClass")
         if was and not (merged.get("status") or {}).get("qosClass"):
             merged["status"] = {**(merged.get("status") or {}), "qosClass": was}

@@ -194,7 +194,7 @@ class RestStrategy:
         else:
             obj.pop("status", None)
 
-    def only_status(self, obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    def only_status(self, obj: dict[str, Any], old: dict[str, Any], now: str) -> dict[str, Any]:
         """Return the object that an update of the status asks for: everything else stays as it is."""
         meta = dict(obj["metadata"])
         for field in self.facts.status_keeps:
@@ -230,6 +230,7 @@ class RestStrategy:
         return False
 
 
+_SINCE = "lastPhaseTransitionTime"
 NAMESPACE_FINALIZER = "kubernetes"
 SERVICE_NETWORK = "10.96"  # the /16 from which services get addresses
 NODE_PORTS = range(30_000, 32_768)
@@ -260,6 +261,24 @@ class NamespaceStrategy(RestStrategy):
 
     def is_over(self, obj: dict[str, Any]) -> bool:
         return not (obj.get("spec") or {}).get("finalizers")
+
+
+class VolumeStrategy(RestStrategy):
+    """PersistentVolumes tell since when they are in their phase."""
+
+    def prepare_create(self, obj: dict[str, Any], around: StrategyContext, now: str) -> list[StatusCause]:
+        obj["status"][_SINCE] = now
+        return []
+
+    def only_status(self, obj: dict[str, Any], old: dict[str, Any], now: str) -> dict[str, Any]:
+        merged = super().only_status(obj, old, now)
+        new, was = (dict(each.get("status") or {}) for each in (merged, old))
+        since = was.get(_SINCE)
+        if new.get("phase") == was.get("phase"):
+            new.setdefault(_SINCE, since)
+        elif new.get(_SINCE) in (None, since):
+            new[_SINCE] = now
+        return {**merged, "status": new}
 
 
 class ServiceStrategy(RestStrategy):

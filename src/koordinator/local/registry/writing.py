@@ -257,7 +257,7 @@ class ObjectWriter:
         self._check_identity(kind, resource, meta, old_meta)
         causes: list[StatusCause] = []
         if subresource == "status":
-            obj = kind.strategy.only_status(obj, was)
+            obj = kind.strategy.only_status(obj, was, self.now_text())
         elif subresource == "finalize":
             obj = _only_finalizers(obj, was)
         elif subresource in PARTS:

@@ -263,7 +263,7 @@ class DynamicResources(
         """Raises: ClaimError when others use the claim, or are about to."""
         if claim.status.allocation is None:
             if self._books.is_promised(claim.metadata.uid):
-                raise ClaimError("resource claim is in the process of being allocated")
+                raise ClaimError(f"resource claim {claim.key} is in the process of being allocated")
         elif not claim_allocations.can_be_reserved(claim) and not claim_allocations.is_reserved_for(
             claim, pod.uid
         ):

@@ -166,9 +166,10 @@ _ALLOWED = (
 def check_pod(pod: Json, old: Json) -> list[StatusCause]:
     """Trouble with changing `old` to `pod`."""
     new_spec, old_spec = pod.get("spec") or {}, old.get("spec") or {}
+    causes = _check_nomination(pod, old)
     if new_spec is old_spec:
-        return []
-    causes = _check_deadline(new_spec, old_spec) + _check_tolerations(new_spec, old_spec)
+        return causes
+    causes += _check_deadline(new_spec, old_spec) + _check_tolerations(new_spec, old_spec)
     causes += _check_gates(new_spec, old_spec)
     for group in _GROUPS:
         if len(new_spec.get(group) or ()) != len(old_spec.get(group) or ()):
@@ -186,6 +187,14 @@ def check_pod(pod: Json, old: Json) -> list[StatusCause]:
     if before != after:
         causes.append(errors.forbidden("spec", f"{_ALLOWED}\nchanged: {_changed(after, before)}"))
     return causes
+
+
+def _check_nomination(pod: Json, old: Json) -> list[StatusCause]:
+    new, was = (((each.get("status") or {}).get("nominatedNodeName") or "") for each in (pod, old))
+    if not new or new == was or not (old.get("spec") or {}).get("nodeName"):
+        return []
+    why = "may not be set on pods that are already bound to a node"
+    return [errors.forbidden("status.nominatedNodeName", why)]
 
 
 def _fixed_part(spec: Json) -> Json:
