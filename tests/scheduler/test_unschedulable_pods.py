@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
@@ -107,6 +108,77 @@ def test_a_pod_whose_taint_went_while_its_node_was_full_is_woken_when_there_is_r
         assert world.api.placements() == {"second": "a"}
 
     play(story)
+
+
+@pytest.mark.parametrize("is_meek", [False, True])
+def test_a_pod_that_may_evict_the_others_now_that_an_important_one_is_gone(is_meek: bool) -> None:
+    """As kube-scheduler, which tries again whenever a pod is deleted."""
+
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a", cpu="2"))
+        world.api.put("Pod", pod("low", cpu="500m", priority=10))
+        world.api.put("Pod", pod("mid", cpu="500m", priority=100))
+        await world.settle(5)
+        policy = {"preemptionPolicy": "Never"} if is_meek else {}
+        world.api.put("Pod", pod("large", cpu="2", priority=100, **policy))
+        await world.settle(20)
+        assert not world.api.placements()["large"]
+
+        world.api.remove("Pod", "mid", "default")
+        await world.settle(20)
+        left = {"low": "a", "large": ""} if is_meek else {"large": "a"}
+        assert world.api.placements() == left
+
+    play(story)
+
+
+def test_a_node_that_opens_while_less_important_pods_fill_it() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a", cpu="1"))
+        world.api.put("Pod", pod("low", cpu="1", priority=1))
+        await world.settle(5)
+        world.api.put("Node", node("a", cpu="1", taints=[NOT_READY]))
+        world.api.put("Pod", pod("high", cpu="1", priority=2))
+        await world.settle(20)
+        world.api.put("Node", node("a", cpu="1"))
+        await world.settle(20)
+        assert world.api.placements() == {"high": "a"}
+
+    play(story)
+
+
+PROTECTED = {labels.DISABLE_PREEMPTIBLE: "true"}
+PODS = st.tuples(st.integers(0, 4), st.integers(0, 3), st.booleans())
+"""Cores that a pod asks for, its priority, and whether nobody may evict it (it evicts nobody)."""
+
+
+@given(
+    there=st.lists(PODS, max_size=5),
+    asleep=st.lists(PODS, min_size=1, max_size=5),
+    pods_max=st.integers(1, 6),
+)
+def test_a_deleted_pod_wakes_those_who_fit_or_would_without_the_less_important_ones(
+    there: list[tuple[int, int, bool]], asleep: list[tuple[int, int, bool]], pods_max: int
+) -> None:
+    room = Bedroom(node("a", cpu="6", memory="64Gi", pods=pods_max))
+    for number, (cores, importance, is_protected) in enumerate(there):
+        body = pod(f"there-{number}", cpu=str(cores), memory=None, priority=importance, nodeName="a")
+        body["metadata"]["labels"] = PROTECTED if is_protected else {}
+        room.table.assign(room.info(body), "a")
+    for number, (cores, importance, is_meek) in enumerate(asleep):
+        policy = {"preemptionPolicy": "Never"} if is_meek else {}
+        room.sleep(pod(f"p{number}", cpu=str(cores), memory=None, priority=importance, **policy))
+
+    def has_room(cores: int, importance: int, is_meek: bool) -> bool:
+        left = [
+            each
+            for each in there
+            if is_meek or each[2] or each[1] >= importance  # those that stay
+        ]
+        return len(left) < pods_max and (not cores or cores + sum(each[0] for each in left) <= 6)
+
+    expected = {f"p{number}" for number, each in enumerate(asleep) if has_room(*each)}
+    assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == expected
 
 
 def test_events_that_nobody_who_refused_listens_to_wake_nobody() -> None:

@@ -153,8 +153,8 @@ class Comparison:
         return any(each.get("labelSelector") == {} for each in wanted)
 
     def _spreads_over_leaving(self, node: str) -> bool:
-        """A pod that terminates is not counted, so nothing is gained by evicting it; kube-scheduler's trials take it off
-        the count all the same."""
+        """A pod that terminates is not counted, so evicting it gains nothing; kube-scheduler's trials subtract it
+        all the same."""
         is_hard = any(
             each["whenUnsatisfiable"] == "DoNotSchedule"
             for each in self._case["pod"]["spec"].get("topologySpreadConstraints", ())

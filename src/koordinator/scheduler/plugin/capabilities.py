@@ -25,8 +25,19 @@ from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.scheduler.plugin.framework import Diagnosis, Plugin, PreFilterResult, S
 from koordinator.scheduler.plugin.status import SUCCESS, PodPatch, Status, Suggestion
+from koordinator.scheduler.table.columns import RowChange
+from koordinator.scheduler.table.nodes import RowKeeper
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial
+
+
+def ignores_pods(plugin: Plugin[Any]) -> bool:
+    """Return whether a trial with other pods on the nodes gets the same answers from the plugin."""
+    if plugin.looks_further():
+        return False
+    is_kept_out = isinstance(plugin, RowKeeper) and not plugin.in_trials
+    return is_kept_out or not plugin.reads & RowChange.PODS
+
 
 # Transformers
 

@@ -9,7 +9,7 @@ Nothing here reads a clock or does I/O, except for PreBind and Bind, which are c
 
 import abc
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -370,6 +370,11 @@ class Outlook(msgspec.Struct, frozen=True):
 
 class PostFilterPlugin(Plugin[S]):
     """Acts when no node passed the filters (preemption)."""
+
+    def eviction_index(self, plugins: Mapping[str, Plugin[Any]]) -> QueueingHintIndex | None:
+        """Return an index of refused pods whose `may_wake` tells who would have room on the node of an event if pods
+        were gone that this plugin evicts; None when it evicts nobody there. `plugins`: those of the profile by name."""
+        return None
 
     @abc.abstractmethod
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult: ...

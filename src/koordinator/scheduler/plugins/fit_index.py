@@ -1,7 +1,7 @@
 """Find which of many sleeping pods fit onto one node, compared with all of them at once."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -12,11 +12,14 @@ from koordinator.scheduler.table.columns import tally
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
+Requests = tuple[tuple[int, int], ...]
+"""Columns and amounts that are checked of a pod."""
+
 
 class FitIndex(QueueingHintIndex):
     """Requests of sleeping pods as (resources, slots), compared with what one node has left."""
 
-    def __init__(self, table: NodeTable, checked: Callable[[PodInfo], tuple[tuple[int, int], ...]]) -> None:
+    def __init__(self, table: NodeTable, checked: Callable[[PodInfo], Requests]) -> None:
         self._table = table
         self._checked = checked
         self._wanted: I64 = np.zeros((0, 0), np.int64)
@@ -39,16 +42,17 @@ class FitIndex(QueueingHintIndex):
         self._is_used[slot] = False
 
     def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
-        row = event.row
-        if row is None:
-            return self._is_used[:slot_count]
+        return self._is_used[:slot_count] if event.row is None else self.fits(event.row, slot_count, {}, 0)
+
+    def fits(self, row: int, slot_count: int, held: Mapping[int, int], pod_count: int) -> Mask:
+        """(slot_count,): pods that fit onto a row if so many pods, which hold `held` by column, were gone."""
         table = self._table
-        if table.node_at(row) is None or table.pod_count[row] + 1 > table.pods_max[row]:
+        if table.node_at(row) is None or table.pod_count[row] - pod_count + 1 > table.pods_max[row]:
             return np.zeros(slot_count, np.bool_)
         fits = self._is_used[:slot_count].copy()
         for column in self._users:
             wanted = self._wanted[column, :slot_count]
-            free = table.allocatable[column, row] - table.requested[column, row]
+            free = table.allocatable[column, row] - table.requested[column, row] + held.get(column, 0)
             fits &= (wanted <= free) | (wanted == 0)
         return fits
 

@@ -24,7 +24,7 @@ from koordinator.scheduler.plugin.framework import (
 )
 from koordinator.scheduler.plugin.percent import PERCENT, are_left, mean_percent
 from koordinator.scheduler.plugin.status import Status, error, unresolvable, unschedulable
-from koordinator.scheduler.plugins.fit_index import FitIndex
+from koordinator.scheduler.plugins.fit_index import FitIndex, Requests
 from koordinator.scheduler.table.columns import RowChange, Rows, at
 from koordinator.scheduler.table.nodes import F64, NodeTable
 from koordinator.scheduler.table.pod_info import REQUESTS, PodInfo
@@ -362,7 +362,11 @@ class NodeResourcesFit(
         return super().wakes(event, pod)
 
     def wake_index(self) -> FitIndex:
-        return FitIndex(self.handle.table, lambda pod: self.prepare(pod).checked)
+        return FitIndex(self.handle.table, self.checked)
+
+    def checked(self, pod: PodInfo) -> Requests:
+        """Return what of a pod's requests has to fit."""
+        return self.prepare(pod).checked
 
 
 def asks_for_less(old: PodInfo, new: PodInfo) -> bool:

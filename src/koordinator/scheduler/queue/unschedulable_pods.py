@@ -11,8 +11,15 @@ import msgspec
 import numpy as np
 
 from koordinator.cluster.supervise import Guard
+from koordinator.scheduler.plugin import capabilities
 from koordinator.scheduler.plugin.events import NODE_EVENTS, ClusterEvent, QueueingEvent
-from koordinator.scheduler.plugin.framework import FilterPlugin, Plugin, QueueingHintIndex
+from koordinator.scheduler.plugin.framework import (
+    FilterPlugin,
+    Mask,
+    Plugin,
+    PostFilterPlugin,
+    QueueingHintIndex,
+)
 from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -95,6 +102,8 @@ def wakeup_of(entry: QueuedPod, plugins: Plugins, event: QueueingEvent) -> Wakeu
     for names, is_immediate in ((entry.pending_by, True), (entry.refused_by - entry.pending_by, False)):
         for plugin in _asked(plugins, names, event):
             obstacle = _obstacle(plugin, event, pod, _quick_checks(plugins), {})
+            if obstacle and _would_have_room(plugins, event, pod):
+                obstacle = _obstacle(plugin, event, pod, _quick_checks(plugins), {}, evicts=True)
             if not obstacle:
                 return Wakeup(uids, is_immediate)
             if obstacle not in entry.refused_by:
@@ -139,6 +148,7 @@ class _Bucket:
             if index is not None:
                 self._indexes[name] = index
         refusing = [plugins[name] for name in sorted(refused_by & plugins.keys())]
+        self._evictions = _eviction_indexes(plugins)
         self._telling_apart = [each for each in refusing if type(each).sleep_key is not Plugin.sleep_key]
 
     def __bool__(self) -> bool:
@@ -146,6 +156,8 @@ class _Bucket:
 
     def group_key(self, pod: PodInfo, class_key: Hashable) -> Hashable:
         """Equal for pods that the same events can help."""
+        if self._evictions:
+            class_key = (class_key, pod.priority, pod.pod.spec.preemption_policy)
         if not self._telling_apart:
             return class_key
         return (class_key, *(each.sleep_key(pod) for each in self._telling_apart))
@@ -159,7 +171,7 @@ class _Bucket:
                 self._slots.append(group)
             else:
                 self._slots[slot] = group
-            for index in self._indexes.values():
+            for index in (*self._indexes.values(), *self._evictions):
                 index.put(slot, pod)
         group.pods[uid] = pod
 
@@ -171,7 +183,7 @@ class _Bucket:
         del self._groups[group_key]
         self._slots[group.slot] = None
         self._free.append(group.slot)
-        for index in self._indexes.values():
+        for index in (*self._indexes.values(), *self._evictions):
             index.clear(group.slot)
 
     def woken_by(self, event: QueueingEvent, verdicts: Verdicts) -> list[Wakeup]:
@@ -180,11 +192,14 @@ class _Bucket:
         found: list[Wakeup] = []
         woken: set[int] = set()
         blocked: dict[int, Wakeup] = {}
-        for plugin, is_immediate in self._asked_about(event):
-            for group in self._candidates(plugin, event):
+        asked = self._asked_about(event)
+        evicting = self._evicting(event) if asked else None
+        for plugin, is_immediate in asked:
+            for group in self._candidates(plugin, event, evicting):
                 if group.slot in woken:
                     continue
-                obstacle = _obstacle(plugin, event, group.first, self._checks, verdicts)
+                evicts = evicting is not None and bool(evicting[group.slot])
+                obstacle = _obstacle(plugin, event, group.first, self._checks, verdicts, evicts=evicts)
                 if not obstacle:
                     woken.add(group.slot)
                     found.append(Wakeup(tuple(group.pods), is_immediate))
@@ -203,13 +218,23 @@ class _Bucket:
             ]
         return found
 
-    def _candidates(self, plugin: Plugin[Any], event: QueueingEvent) -> Iterator[_Group]:
-        """Groups that the plugin's index does not rule out; all when it has none."""
+    def _evicting(self, event: QueueingEvent) -> Mask | None:
+        """(slots,): groups that would have room on the node of the event once others are gone; None when none has."""
+        if event.row is None or event.kind not in _ABOUT_ROW:
+            return None
+        found = [index.may_wake(event, len(self._slots)) for index in self._evictions]
+        return found[0] if found and found[0].any() else None
+
+    def _candidates(
+        self, plugin: Plugin[Any], event: QueueingEvent, evicting: Mask | None
+    ) -> Iterator[_Group]:
+        """Groups that the plugin's index does not rule out, or that could evict; all when it has none."""
         index = self._indexes.get(plugin.name)
         if index is None:
             yield from list(self._groups.values())
             return
-        for slot in np.flatnonzero(index.may_wake(event, len(self._slots))).tolist():
+        wakes = index.may_wake(event, len(self._slots))
+        for slot in np.flatnonzero(wakes if evicting is None else wakes | evicting).tolist():
             group = self._slots[slot]
             if group is not None:
                 yield group
@@ -230,18 +255,30 @@ def _quick_checks(plugins: Plugins) -> QuickChecks:
 
 
 def _obstacle(
-    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, checks: QuickChecks, verdicts: Verdicts
+    plugin: Plugin[Any],
+    event: QueueingEvent,
+    pod: PodInfo,
+    checks: QuickChecks,
+    verdicts: Verdicts,
+    *,
+    evicts: bool = False,
 ) -> str:
-    """Return the plugin that refuses the pod still: the one asked, or a quick check; "" when the event helps."""
+    """Return the plugin that refuses the pod still: the one asked, or a quick check; "" when the event helps. `evicts`:
+    the pod would have room on the node of the event without pods that it may evict."""
     try:
-        return _refusing(plugin, event, pod, checks, verdicts)
+        return _refusing(plugin, event, pod, checks, verdicts, evicts)
     except Exception as error:
         _guard.failed(error, plugin.wakes)
         return ""  # a cycle in vain at worst; who is not woken may wait for minutes
 
 
 def _refusing(
-    plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, checks: QuickChecks, verdicts: Verdicts
+    plugin: Plugin[Any],
+    event: QueueingEvent,
+    pod: PodInfo,
+    checks: QuickChecks,
+    verdicts: Verdicts,
+    evicts: bool,
 ) -> str:
     if event.kind is ClusterEvent.POD_UPDATED:
         # An update that the plugin does not look at (our own status patch) changes nothing for it.
@@ -249,9 +286,25 @@ def _refusing(
         return "" if plugin.is_relevant_update(old, new) and plugin.wakes(event, pod) else plugin.name
     if not _concerns_row(plugin, event):
         return "" if plugin.wakes(event, pod) else plugin.name
-    if not _passes(plugin, event, pod, verdicts):
-        return plugin.name
-    return next((check.name for check in checks if not _passes(check, event, pod, verdicts)), "")
+    for each in (plugin, *checks):
+        if not _passes(each, event, pod, verdicts) and not (evicts and _pods_matter(each, event, pod)):
+            return each.name
+    return ""
+
+
+def _eviction_indexes(plugins: Plugins) -> list[QueueingHintIndex]:
+    """Return the index of the plugin that evicts, if the profile has one."""
+    found = (each.eviction_index(plugins) for each in plugins.values() if isinstance(each, PostFilterPlugin))
+    return [index for index in found if index is not None][:1]
+
+
+def _would_have_room(plugins: Plugins, event: QueueingEvent, pod: PodInfo) -> bool:
+    if event.row is None or event.kind not in _ABOUT_ROW:
+        return False
+    indexes = _eviction_indexes(plugins)
+    for index in indexes:
+        index.put(0, pod)
+    return any(bool(index.may_wake(event, 1)[0]) for index in indexes)
 
 
 def _concerns_row(plugin: Plugin[Any], event: QueueingEvent) -> bool:
@@ -259,6 +312,13 @@ def _concerns_row(plugin: Plugin[Any], event: QueueingEvent) -> bool:
     if event.row is None:
         return False
     return event.kind in _ABOUT_ROW and (type(plugin).wakes is FilterPlugin.wakes or plugin.wakes_for_row)
+
+
+def _pods_matter(plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo) -> bool:
+    """Return whether the plugin may refuse the pod because of others on the node of the event."""
+    if event.row is None or not isinstance(plugin, FilterPlugin) or capabilities.ignores_pods(plugin):
+        return False
+    return bool(plugin.pods_matter(plugin.prepare(pod), np.array([event.row], np.intp))[0])
 
 
 def _passes(plugin: Plugin[Any], event: QueueingEvent, pod: PodInfo, verdicts: Verdicts) -> bool:

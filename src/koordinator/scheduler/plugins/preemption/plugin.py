@@ -2,8 +2,8 @@
 DefaultPreemption, reviewed by extenders where there are any. Source: behaviour/scheduler B7."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from koordinator.scheduler.plugin.framework import (
     Diagnosis,
     Handle,
     Outlook,
+    Plugin,
     PostFilterPlugin,
     PostFilterResult,
     PreemptionOffer,
@@ -32,7 +33,9 @@ from koordinator.scheduler.plugin.status import (
     unresolvable,
     unschedulable,
 )
+from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption import victims
+from koordinator.scheduler.plugins.preemption.eviction_index import EvictionIndex
 from koordinator.scheduler.plugins.preemption.executor import PreemptionExecutor, is_terminating_victim
 from koordinator.scheduler.plugins.preemption.search import FoundCandidates, Search
 from koordinator.scheduler.plugins.preemption.victims import Budgets, Candidate, Victim
@@ -177,6 +180,10 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None], Reviewed
         return WAITING if self.preemptor.is_under_way(pod) else SUCCESS
 
     # Deciding
+
+    def eviction_index(self, plugins: Mapping[str, Plugin[Any]]) -> EvictionIndex | None:
+        fit = plugins.get(NodeResourcesFit.name)
+        return EvictionIndex(self.handle.table, fit.checked) if isinstance(fit, NodeResourcesFit) else None
 
     def review_by(self, reviewer: PreemptionReviewer) -> None:
         self._reviewer = reviewer

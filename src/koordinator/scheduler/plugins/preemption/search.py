@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Handle, Mask, Plugin, ReasonCodes
+from koordinator.scheduler.plugin import capabilities
+from koordinator.scheduler.plugin.framework import Diagnosis, FilterPlugin, Handle, Mask, ReasonCodes
 from koordinator.scheduler.plugin.status import Status, error, unresolvable
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption import victims
@@ -26,8 +27,8 @@ from koordinator.scheduler.plugins.preemption.victims import (
     Residents,
     Victim,
 )
-from koordinator.scheduler.table.columns import RowChange, Rows
-from koordinator.scheduler.table.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.table.columns import Rows
+from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import trial_of
 
@@ -373,18 +374,10 @@ class _Outlook:
 
 def _is_known(plugin: FilterPlugin[Any], state: Any, rows: Rows, codes: ReasonCodes) -> Mask:
     """Return rows where the plugin answers the same whichever of the less important pods are there."""
-    if _ignores_pods(plugin):
+    if capabilities.ignores_pods(plugin):
         return np.ones(rows.size, np.bool_)
     is_known = ~plugin.pods_matter(state, rows)
     return is_known | (codes == 0) if plugin.fewer_pods_help else is_known
-
-
-def _ignores_pods(plugin: Plugin[Any]) -> bool:
-    """Return whether a trial with other pods on the nodes gets the same answers from the plugin."""
-    if plugin.looks_further():
-        return False
-    is_kept_out = isinstance(plugin, RowKeeper) and not plugin.in_trials
-    return is_kept_out or not plugin.reads & RowChange.PODS
 
 
 def _nobody_has_to_go(name: str) -> Status:

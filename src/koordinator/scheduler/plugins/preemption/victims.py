@@ -33,10 +33,11 @@ Reservations."""
 
 def is_preemptible(victim: PodInfo, preemptor: PodInfo) -> bool:
     """Return whether a pod is less important than another, and may have to go for it."""
-    return victim.priority < preemptor.priority and _can_go(victim)
+    return victim.priority < preemptor.priority and may_ever_go(victim)
 
 
-def _can_go(pod: PodInfo) -> bool:
+def may_ever_go(pod: PodInfo) -> bool:
+    """Return whether a pod may have to go for any other."""
     meta = pod.pod.metadata
     return priority.is_preemptible(meta.labels) and not pod_labels.is_reserve_pod(meta.annotations)
 
@@ -217,7 +218,7 @@ class Residents(RowKeeper):
         width = len(self._table.registry)
         if width > self.amounts.shape[0]:
             self.amounts = grown(self.amounts, width, axis=0)
-        self.priorities[slot] = pod.priority if _can_go(pod) else NEVER
+        self.priorities[slot] = pod.priority if may_ever_go(pod) else NEVER
         for column, amount in pod.requests:
             self.amounts[column, slot] = amount
         started_s = start_of(pod)
