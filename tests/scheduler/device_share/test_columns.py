@@ -304,6 +304,7 @@ def test_what_is_foreseen_of_a_row_comes_true(seed: int, kind: int) -> None:
     rows = np.repeat(world.table.rows, 30)[::-1].copy()
     foreseen = world.plugin.filter_ahead(state, rows, np.arange(30)[::-1].copy())[::-1].tolist()
 
+    assert all(world.plugin.refusal(state, code).reasons for code in foreseen if code)
     for expected in foreseen:
         actual = world.plugin.filter(state, world.table.rows).item()
         assert actual == expected or expected == 0xFFFF

@@ -220,7 +220,7 @@ class _Bucket:
 
     def _evicting(self, event: QueueingEvent) -> Mask | None:
         """(slots,): groups that would have room on the node of the event once others are gone; None when none has."""
-        if event.row is None or event.kind not in _ABOUT_ROW:
+        if not _may_open_to_evictions(event):
             return None
         found = [index.may_wake(event, len(self._slots)) for index in self._evictions]
         return found[0] if found and found[0].any() else None
@@ -298,8 +298,18 @@ def _eviction_indexes(plugins: Plugins) -> list[QueueingHintIndex]:
     return [index for index in found if index is not None][:1]
 
 
-def _would_have_room(plugins: Plugins, event: QueueingEvent, pod: PodInfo) -> bool:
+def _may_open_to_evictions(event: QueueingEvent) -> bool:
+    """Return whether evictions may help on the node of the event now and did not before: changes of its pods other than
+    of what they hold do nothing."""
     if event.row is None or event.kind not in _ABOUT_ROW:
+        return False
+    old, new = event.old, event.new
+    is_same = isinstance(old, PodInfo) and isinstance(new, PodInfo) and old.requests == new.requests
+    return event.kind is not ClusterEvent.ASSIGNED_POD_UPDATED or not is_same
+
+
+def _would_have_room(plugins: Plugins, event: QueueingEvent, pod: PodInfo) -> bool:
+    if not _may_open_to_evictions(event):
         return False
     indexes = _eviction_indexes(plugins)
     for index in indexes:

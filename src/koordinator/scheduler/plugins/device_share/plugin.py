@@ -47,7 +47,7 @@ from koordinator.scheduler.plugin.reservation_capabilities import (
     pre_allocated_pods,
     reservation_for,
 )
-from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable
+from koordinator.scheduler.plugin.status import SKIP, SUCCESS, PodPatch, Status, unresolvable, unschedulable
 from koordinator.scheduler.plugins.device_share import adaption, bulk, explained, pod_state
 from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, is_well_planned, joint_types
 from koordinator.scheduler.plugins.device_share.exact import ExactDecisions, Room
@@ -73,6 +73,7 @@ CHOICES_MAX = 4_096
 """Choices of devices that are remembered: nodes that fill up alike pass through few states."""
 _NOT_FORESEEN = 0xFFFF
 """Code of rows where nobody can tell before it comes to it."""
+_NOT_KNOWN_AHEAD = unschedulable("node(s) may have no devices for more such pods")
 _NO_DEVICE = unresolvable("node(s) no longer has the chosen devices")
 
 
@@ -236,7 +237,7 @@ class DeviceShare(
 
     def refusal(self, state: DeviceState | None, code: int) -> Status:
         assert state is not None
-        return state.statuses[code - 1]
+        return _NOT_KNOWN_AHEAD if code == _NOT_FORESEEN else state.statuses[code - 1]
 
     def pods_matter(self, state: DeviceState | None, rows: Rows) -> Mask:
         found: Mask = at(self.cache.columns.holders.values, rows) > 0

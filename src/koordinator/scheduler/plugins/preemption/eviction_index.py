@@ -12,7 +12,7 @@ from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.framework import Mask
 from koordinator.scheduler.plugins.fit_index import FitIndex, Requests
 from koordinator.scheduler.plugins.preemption.victims import may_ever_go
-from koordinator.scheduler.table.columns import grown
+from koordinator.scheduler.table.columns import grown, tally
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 
@@ -26,30 +26,34 @@ class EvictionIndex(FitIndex):
     def __init__(self, table: NodeTable, requests: Callable[[PodInfo], Requests]) -> None:
         super().__init__(table, requests)
         self._priorities: I64 = np.zeros(0, np.int64)
+        self._levels: Counter[int] = Counter()
+        """Slots by priority, of pods that may evict."""
 
     def put(self, slot: int, pod: PodInfo) -> None:
         super().put(slot, pod)
         if slot >= self._priorities.size:
             self._priorities = grown(self._priorities, 2 * slot + 1, _NOBODY)
         spec, is_reserve_pod = pod.pod.spec, pod_labels.is_reserve_pod(pod.pod.metadata.annotations)
-        evicts = spec.preemption_policy != "Never" and not is_reserve_pod
-        self._priorities[slot] = pod.priority if evicts else _NOBODY
+        if spec.preemption_policy != "Never" and not is_reserve_pod:
+            self._priorities[slot] = pod.priority
+            self._levels[pod.priority] += 1
 
     def clear(self, slot: int) -> None:
         super().clear(slot)
-        self._priorities[slot] = _NOBODY
+        if (priority := int(self._priorities[slot])) != _NOBODY:
+            self._priorities[slot] = _NOBODY
+            tally(self._levels, priority, -1)
 
     def may_wake(self, event: QueueingEvent, slot_count: int) -> Mask:
         """(slot_count,): pods that would fit onto the node of the event without pods that they may evict there."""
-        found = np.zeros(slot_count, np.bool_)
-        row, priorities = event.row, self._priorities[:slot_count]
-        highest = priorities.max(initial=_NOBODY)
-        if row is None or highest == _NOBODY:
+        found, row = np.zeros(slot_count, np.bool_), event.row
+        if row is None or not self._levels:
             return found
-        there = [
-            pod for pod in self._table.pods_at(row).values() if pod.priority < highest and may_ever_go(pod)
-        ]
-        there.sort(key=_priority)
+        highest, priorities = max(self._levels), self._priorities[:slot_count]
+        less = [pod for pod in self._table.pods_at(row).values() if pod.priority < highest]
+        if not less:
+            return found
+        there = sorted(filter(may_ever_go, less), key=_priority)
         held: Counter[int] = Counter()
         count = 0
         for priority, pods in itertools.groupby(there, _priority):
