@@ -132,6 +132,16 @@ def test_a_pod_that_may_evict_the_others_now_that_an_important_one_is_gone(is_me
     play(story)
 
 
+def test_pods_that_leave_already_are_not_worth_an_attempt() -> None:
+    room = Bedroom(node("a", cpu="2"))
+    leaving = pod("low", cpu="1", priority=1, nodeName="a")
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z"
+    room.table.assign(room.info(leaving), "a")
+    room.sleep(pod("high", cpu="2", priority=2))
+
+    assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == set()
+
+
 def test_a_node_that_opens_while_less_important_pods_fill_it() -> None:
     async def story(world: World) -> None:
         world.api.put("Node", node("a", cpu="1"))

@@ -53,7 +53,7 @@ class EvictionIndex(FitIndex):
         less = [pod for pod in self._table.pods_at(row).values() if pod.priority < highest]
         if not less:
             return found
-        there = sorted(filter(may_ever_go, less), key=_priority)
+        there = sorted(filter(_may_be_evicted, less), key=_priority)
         held: Counter[int] = Counter()
         count = 0
         for priority, pods in itertools.groupby(there, _priority):
@@ -63,6 +63,11 @@ class EvictionIndex(FitIndex):
                     held[column] += amount
             found |= (priorities > priority) & self.fits(row, slot_count, held, count)
         return found
+
+
+def _may_be_evicted(pod: PodInfo) -> bool:
+    """Return whether an eviction can do anything: those that leave already wake others once they are gone."""
+    return pod.pod.metadata.deletion_timestamp is None and may_ever_go(pod)
 
 
 def _priority(pod: PodInfo) -> int:
