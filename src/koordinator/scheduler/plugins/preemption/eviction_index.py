@@ -11,6 +11,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.framework import Mask
 from koordinator.scheduler.plugins.fit_index import FitIndex, Requests
+from koordinator.scheduler.plugins.preemption.executor import is_terminating_victim
 from koordinator.scheduler.plugins.preemption.victims import may_ever_go
 from koordinator.scheduler.table.columns import grown, tally
 from koordinator.scheduler.table.nodes import NodeTable
@@ -51,9 +52,9 @@ class EvictionIndex(FitIndex):
             return found
         highest, priorities = max(self._levels), self._priorities[:slot_count]
         less = [pod for pod in self._table.pods_at(row).values() if pod.priority < highest]
-        if not less:
-            return found
-        there = sorted(filter(_may_be_evicted, less), key=_priority)
+        if not less or any(is_terminating_victim(pod.pod) for pod in less):
+            return found  # whoever waits for them is woken once they are gone
+        there = sorted(filter(may_ever_go, less), key=_priority)
         held: Counter[int] = Counter()
         count = 0
         for priority, pods in itertools.groupby(there, _priority):
@@ -63,11 +64,6 @@ class EvictionIndex(FitIndex):
                     held[column] += amount
             found |= (priorities > priority) & self.fits(row, slot_count, held, count)
         return found
-
-
-def _may_be_evicted(pod: PodInfo) -> bool:
-    """Return whether an eviction can do anything: those that leave already wake others once they are gone."""
-    return pod.pod.metadata.deletion_timestamp is None and may_ever_go(pod)
 
 
 def _priority(pod: PodInfo) -> int:
