@@ -16,7 +16,6 @@ from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.plugin.events import ClusterEvent, QueueingEvent
 from koordinator.scheduler.plugins.built_in import installed_plugins
-from koordinator.scheduler.plugins.preemption.executor import DISRUPTION_TARGET, PREEMPTION
 from koordinator.scheduler.queue.queued_pod import QueuedPod
 from koordinator.scheduler.queue.unschedulable_pods import UnschedulablePods
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -133,17 +132,13 @@ def test_a_pod_that_may_evict_the_others_now_that_an_important_one_is_gone(is_me
     play(story)
 
 
-def test_no_attempt_is_made_while_pods_of_the_node_leave_for_another_one() -> None:
+def test_a_pod_that_room_is_made_for_waits_until_it_is_there() -> None:
     room = Bedroom(node("a", cpu="2"))
-    leaving = pod("low", cpu="1", priority=1, nodeName="a")
-    condition = {"type": DISRUPTION_TARGET, "status": "True", "reason": PREEMPTION}
-    leaving["status"] = {"conditions": [condition]}
+    room.table.assign(room.info(pod("low", cpu="1", priority=1, nodeName="a")), "a")
     room.sleep(pod("high", cpu="2", priority=2))
-    room.table.assign(room.info(leaving), "a")
     assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == {"high"}
 
-    leaving["metadata"]["deletionTimestamp"] = "2026-11-30T12:00:00Z"
-    room.table.assign(room.info(leaving), "a")
+    room.engine.nominations.set(room.info(pod("high", cpu="2", priority=2)), "a")
     assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == set()
 
 

@@ -4,6 +4,7 @@ Pods of one class that the same plugins refused sleep as a group: one question w
 Plugins that are asked very often answer for all groups at once (`QueueingHintIndex`). Source: behaviour/scheduler B5.
 """
 
+import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -102,7 +103,7 @@ def wakeup_of(entry: QueuedPod, plugins: Plugins, event: QueueingEvent) -> Wakeu
     for names, is_immediate in ((entry.pending_by, True), (entry.refused_by - entry.pending_by, False)):
         for plugin in _asked(plugins, names, event):
             obstacle = _obstacle(plugin, event, pod, _quick_checks(plugins), {})
-            if obstacle and _would_have_room(plugins, event, pod):
+            if obstacle and _would_have_room(plugins, event, pod) and not _is_nominated(plugins, entry.pod):
                 obstacle = _obstacle(plugin, event, pod, _quick_checks(plugins), {}, evicts=True)
             if not obstacle:
                 return Wakeup(uids, is_immediate)
@@ -198,13 +199,16 @@ class _Bucket:
             for group in self._candidates(plugin, event, evicting):
                 if group.slot in woken:
                     continue
-                evicts = evicting is not None and bool(evicting[group.slot])
-                obstacle = _obstacle(plugin, event, group.first, self._checks, verdicts, evicts=evicts)
+                uids = tuple(group.pods)
+                obstacle = _obstacle(plugin, event, group.first, self._checks, verdicts)
+                if obstacle and evicting is not None and evicting[group.slot] and (idle := self._idle(group)):
+                    uids = idle
+                    obstacle = _obstacle(plugin, event, group.first, self._checks, verdicts, evicts=True)
                 if not obstacle:
                     woken.add(group.slot)
-                    found.append(Wakeup(tuple(group.pods), is_immediate))
+                    found.append(Wakeup(uids, is_immediate))
                 elif obstacle not in self._refused_by:
-                    blocked[group.slot] = Wakeup(tuple(group.pods), is_immediate=False, blocked_by=obstacle)
+                    blocked[group.slot] = Wakeup(uids, is_immediate=False, blocked_by=obstacle)
         return [*found, *(each for slot, each in blocked.items() if slot not in woken)]
 
     def _asked_about(self, event: QueueingEvent) -> list[tuple[Plugin[Any], bool]]:
@@ -217,6 +221,10 @@ class _Bucket:
                 for plugin in _asked(self._plugins, names, event)
             ]
         return found
+
+    def _idle(self, group: _Group) -> tuple[str, ...]:
+        """Pods of a group for which no room is being made yet."""
+        return tuple(uid for uid, pod in group.pods.items() if not _is_nominated(self._plugins, pod))
 
     def _evicting(self, event: QueueingEvent) -> Mask | None:
         """(slots,): groups that would have room on the node of the event once others are gone; None when none has."""
@@ -296,6 +304,11 @@ def _eviction_indexes(plugins: Plugins) -> list[QueueingHintIndex]:
     """Return the index of the plugin that evicts, if the profile has one."""
     found = (each.eviction_index(plugins) for each in plugins.values() if isinstance(each, PostFilterPlugin))
     return [index for index in found if index is not None][:1]
+
+
+def _is_nominated(plugins: Plugins, pod: PodInfo) -> bool:
+    """Return whether room is being made for the pod: it is woken once those who leave for it are gone."""
+    return any(each.handle.nominations.node_for(pod) for each in itertools.islice(plugins.values(), 1))
 
 
 def _may_open_to_evictions(event: QueueingEvent) -> bool:

@@ -11,7 +11,6 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugin.events import QueueingEvent
 from koordinator.scheduler.plugin.framework import Mask
 from koordinator.scheduler.plugins.fit_index import FitIndex, Requests
-from koordinator.scheduler.plugins.preemption.executor import is_terminating_victim
 from koordinator.scheduler.plugins.preemption.victims import may_ever_go
 from koordinator.scheduler.table.columns import grown, tally
 from koordinator.scheduler.table.nodes import NodeTable
@@ -52,8 +51,8 @@ class EvictionIndex(FitIndex):
             return found
         highest, priorities = max(self._levels), self._priorities[:slot_count]
         less = [pod for pod in self._table.pods_at(row).values() if pod.priority < highest]
-        if not less or any(is_terminating_victim(pod.pod) for pod in less):
-            return found  # whoever waits for them is woken once they are gone
+        if not less:
+            return found
         there = sorted(filter(may_ever_go, less), key=_priority)
         held: Counter[int] = Counter()
         count = 0
