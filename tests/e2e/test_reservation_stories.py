@@ -241,7 +241,8 @@ def test_room_for_one_owner_is_refused_to_others_and_never_overtaken(cluster: Cl
     assert "default/vip is for the pod, but too small" in explain(cluster, "reservation", "vip")
     assert "is for other owners" in explain(cluster, "reservation", "vip", "--pod", "stranger-0")
     cluster.kubectl("delete", "pod", "vip", "--wait=true")
-    apply(cluster, pod("vip", "6"))
+    # Once it has the room, it is a pod like any other: as important as those that wait, so that they may not evict it.
+    apply(cluster, pod("vip", "6", priorityClassName="koord-prod"))
     until_placed(cluster, "vip")
     assert uses(cluster, "vip") == "vip"
     assert not any(node_of(cluster, each["metadata"]["name"]) for each in strangers)
