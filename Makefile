@@ -18,10 +18,13 @@ BASE    ?= main
 # uvloop swallows the timeout of a test that runs a loop of its own: then its worker ends instead.
 HANGS  := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
+# Tests that need neither root nor other programs.
+ALONE  := "not kernel and not real and not runtime and not abuse and not clients and not yarn"
+
 # Tests start some hundred processes: compiled once, each begins half a second of CPU earlier.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-node up quick test test-slow test-kernel test-clients test-real test-plugins test-lives test-requests test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests images bench clean
+.PHONY: help demo demo-node up quick test test-oldest test-slow test-kernel test-clients test-real test-plugins test-lives test-requests test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests images bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -58,7 +61,13 @@ quick: $(STAMP) ## lint and the tests that matter for what changed since main, u
 
 test: $(STAMP) ## lint and all tests that need no root (JOBS=3 files at a time)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -p tests.quick.seconds -m "not kernel and not real and not runtime and not abuse and not clients and not yarn" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(HANGS)
+	$(BIN)/python -m pytest -p tests.quick.seconds -m $(ALONE) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(HANGS)
+
+test-oldest: ## all tests that need no root, with the oldest libraries that pyproject.toml admits (in .venv-oldest)
+	$(PYTHON) -m venv --clear .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-oldest/bin/python -m pytest -m $(ALONE) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(HANGS)
 
 test-slow: $(STAMP) ## the random searches again, the longest of them ten times as long
 	KOORDINATOR_TEST_SEARCH=10 $(BIN)/python -m pytest -m "hypothesis and not kernel and not real and not runtime and not abuse and not yarn" -n $(JOBS) --timeout 1200
@@ -108,7 +117,7 @@ test-mutation: $(STAMP) ## random faults in decision modules, which their tests 
 coverage: $(STAMP) ## which lines all tests run, as a report in build/coverage; gates nothing
 	rm -rf build/coverage && mkdir -p build/coverage
 	-COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
-	    $(BIN)/python -m coverage run -m pytest -m "not kernel and not real and not runtime and not abuse and not clients and not yarn" \
+	    $(BIN)/python -m coverage run -m pytest -m $(ALONE) \
 	    -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout=400
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage html --quiet
@@ -135,4 +144,4 @@ bench: $(STAMP) ## every benchmark, one after the other
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .mypy_cache .ruff_cache .pytest_cache .hypothesis
