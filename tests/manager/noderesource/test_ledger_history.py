@@ -21,6 +21,7 @@ from koordinator.manager.noderesource.ledger import KINDS, LentLedger, ledgers
 from koordinator.manager.noderesource.ledger_answers import LentAnswers
 from koordinator.manager.noderesource.ledger_history import LedgerHistory, LentMinute, read
 from koordinator.manager.noderesource.ledger_pages import packed, unpacked
+from koordinator.manager.noderesource.rows import NO_READING
 from koordinator.manager.options import ManagerOptions
 from tests.manager.noderesource import world as worlds
 from tests.manager.noderesource.test_properties import NOW_S, Body, decided, nodes, row_of
@@ -157,6 +158,23 @@ async def _holds_now(world: World) -> None:
         assert sums(found[kind]) == tuple(amount or 0 for amount in have)
         if past.withdrawal is Withdrawal.NONE and past.at_s == past.written_s:
             assert not found[kind].unwritten.cpu_milli, "what was just written is what was decided"
+
+
+def test_what_comes_after_a_decision_changes_nothing_that_is_told_of_it() -> None:
+    row = row_of(_plain())
+    (target,) = decided([row])
+    told, services = ledgers(row, target), [pod for _, _, pod in row.top_services()]
+    kept = history()
+    kept.take([row], [target])
+
+    row.pods.clear()
+    row.see_reading(NO_READING, NOW_S)
+    row.strategy, row.withdrawal = None, Withdrawal.MISSING
+    list(kept.keep({"n1": row}, 5))
+
+    past = at(kept, 5)
+    assert past is not None and past.ledgers == told
+    assert services and [each.pod for each in past.services] == services
 
 
 def test_the_oldest_hours_go_first_when_memory_is_used_up() -> None:

@@ -1,10 +1,12 @@
 """Remember for a day, minute by minute, where what stands on each Node came from.
 
-`take` notes each decision as it is made; once a minute `keep` adds what stands on the nodes and files the whole table
-away (`ledger_pages`). What was true at a minute is then told by the words that tell of this moment (`ledger`).
+`take` notes each decision as it is made; once a minute `keep` works out the terms of the last ones, adds what stands on
+the nodes and files the whole table away (`ledger_pages`). A past minute is told by the words that tell of this moment
+(`ledger`).
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from copy import copy
 
 import msgspec
 import numpy as np
@@ -72,6 +74,8 @@ class _Page:
         self.gone: list[int] = []
         """Rows of nodes that went: others take them when the hour has ended."""
         self.table: I64 = np.zeros((PAGE_NODES, COLUMNS), np.int64)
+        self.decided: dict[int, tuple[NodeRow, NodeTarget]] = {}
+        """The last decision about nodes, by row, which the table lacks yet."""
         self.clear(slice(None))
         self.strategies: Interned[NodeStrategy] = Interned()
         self.pods: Interned[str] = Interned()
@@ -81,6 +85,32 @@ class _Page:
         """Know nothing of the nodes of these rows."""
         self.table[at] = 0
         self.table[at, [*range(_HAVE, _REPORTED), _STRATEGY, *range(_SERVICES, _TERMS, 3)]] = _NONE
+
+    def fill(self) -> None:
+        """Put the last decisions into the table: together they cost a fraction of one after the other."""
+        if not self.decided:
+            return
+        places = list(self.decided)
+        rows, targets = zip(*self.decided.values(), strict=True)
+        self.decided = {}
+        self.table[places, _TERMS:] = ledger.terms_table(rows, targets).reshape(len(rows), -1)
+        self.table[places, _STATE:_TERMS] = [
+            (
+                _WITHDRAWALS.index(row.withdrawal),
+                int(row.reported_s or 0),
+                self.strategies.number(row.strategy),
+                round(target.normalization * _PERCENT),
+                *self._services(row),
+            )
+            for row, target in zip(rows, targets, strict=True)
+        ]
+
+    def _services(self, row: NodeRow) -> list[int]:
+        """Return the services that use most CPU, three numbers each."""
+        found: list[int] = []
+        for cpu, memory, key in row.top_services():
+            found += (self.pods.number(key), cpu // NANO_PER_MILLI, memory // MILLI // MEBI)
+        return found + [_NONE, 0, 0] * (TOP_SERVICES - len(found) // 3)
 
     def begin(self, hour: int) -> PageHour:
         """Begin an hour: texts nobody uses any more are forgotten, and rows of nodes that went are free."""
@@ -131,19 +161,12 @@ class LedgerHistory:
 
     def take(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> None:
         """Note what was just decided about nodes."""
-        if not self.is_on or not rows:
+        if not self.is_on:
             return
-        terms = ledger.terms_table(rows, targets).reshape(len(rows), -1)
-        for row, target, numbers in zip(rows, targets, terms, strict=True):
+        for row, target in zip(rows, targets, strict=True):
             page, at = self._place_of(row.name)
-            page.table[at, _TERMS:] = numbers
-            page.table[at, _STATE:_TERMS] = (
-                _WITHDRAWALS.index(row.withdrawal),
-                int(row.reported_s or 0),
-                page.strategies.number(row.strategy),
-                round(target.normalization * _PERCENT),
-                *_services(row, page),
-            )
+            row.top_services()  # noted in the copy, too: whether a pod counts, is known while it is there
+            page.decided[at] = copy(row), target
 
     def written(self, name: str, now_s: float) -> None:
         """Note that the amounts of a node were written."""
@@ -155,6 +178,7 @@ class LedgerHistory:
         """Note that a node is gone; its past stays."""
         if (place := self._place.pop(name, None)) is not None:
             page, at = place
+            page.decided.pop(at, None)
             page.clear(at)
             page.gone.append(at)
 
@@ -162,6 +186,7 @@ class LedgerHistory:
         """File away this minute (since the epoch), page by page: the caller may do other things in between."""
         hour = minute // HOUR_MINUTES
         for page in self._pages:
+            page.fill()
             self._see_nodes(page, known)
             if page.hours and page.hours[-1].minutes[-1] > minute:  # the clock was set back
                 page.hours = [each for each in page.hours if each.hour < hour]
@@ -218,14 +243,6 @@ class LedgerHistory:
                     found.append(kept)
                 break
         return found
-
-
-def _services(row: NodeRow, page: _Page) -> list[int]:
-    """Return the services that use most CPU, three numbers each."""
-    found: list[int] = []
-    for cpu, memory, key in row.top_services():
-        found += (page.pods.number(key), cpu // NANO_PER_MILLI, memory // MILLI // MEBI)
-    return found + [_NONE, 0, 0] * (TOP_SERVICES - len(found) // 3)
 
 
 def read(kept: KeptMinute, nodes: Container[str] | None = None) -> Iterator[LentMinute]:
