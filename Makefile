@@ -24,7 +24,7 @@ ALONE  := "not kernel and not real and not runtime and not abuse and not clients
 # Tests start some hundred processes: compiled once, each begins half a second of CPU earlier.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-node up quick test test-oldest test-slow test-kernel test-clients test-real test-plugins test-lives test-requests test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests images bench clean
+.PHONY: help demo demo-node up quick test test-oldest test-slow test-kernel test-clients test-real test-plugins test-reference test-lives test-requests test-runtime test-abuse test-yarn test-mutation coverage lint docs manifests images bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -90,6 +90,9 @@ endif
 
 test-plugins: $(STAMP) ## random cases through our stock plugins and kube-scheduler's own (built once where Go is) (CASES=1000, SEED=0)
 	$(BIN)/python -m tests.real.plugins --cases $(CASES) --seed $(SEED)
+
+test-reference: $(STAMP) ## random questions to Koordinator's own functions (Go, built once) and to ours (AREAS=all, CASES=1000, SEED=0)
+	$(BIN)/python -m tests.reference --cases $(CASES) --seed $(SEED) $(AREAS)
 
 test-lives: $(STAMP) ## random lives of workloads and pods under Kubernetes' controllers and scheduler and ours (LIVES=20 of each kind, SEED=0)
 	$(BIN)/python -m tests.real.binaries

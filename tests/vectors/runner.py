@@ -109,7 +109,7 @@ def run_case(area: str, case: dict[str, Any], found: Adapters) -> Outcome:
 
     try:
         ours = ask(case["input"])
-        same = _comparison(found.compare.get(area, exact))
+        same = compared_by(area, found)
         if same(expected, ours) and "ours" not in case:
             return Outcome(area, name)
         deviation = deviation_of(area, Question(case["input"], expected, ours, ask, same))
@@ -130,8 +130,9 @@ class Refusal(dict[str, Any]):
         self.text = f"refused: {error}"
 
 
-def _comparison(same: Compare) -> Compare:
-    """As `same`; an adapter's own error is the answer `{"error": true}` and no other."""
+def compared_by(area: str, found: Adapters) -> Compare:
+    """How answers of an area are compared; an adapter's own error is the answer `{"error": true}` and no other."""
+    same = found.compare.get(area, exact)
     return lambda expected, actual: (
         bool(expected == actual) if isinstance(actual, Refusal) else same(expected, actual)
     )
