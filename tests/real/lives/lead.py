@@ -29,7 +29,7 @@ Json = dict[str, Any]
 Life = dict[str, Any]
 """`name`, `nodes` (how many, or what they are like), `elsewhere` (whether a node of another zone is ready), `looks`
 (kinds), `quiet_s` (where controllers look now and then only), `patience_s` (where it is never quiet), `scheduled` (a
-scheduler places its pods, and it is alone on its server), `scheduler` (koord-scheduler, for example), `steps`. A step is
+scheduler places its pods, and it is alone on its server), `scheduler` (such as koord-scheduler), `steps`. A step is
 a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.0
