@@ -1,9 +1,11 @@
 """What questions about CPUs and NUMA nodes must keep to."""
 
 import itertools
+import json
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from koordinator.api import cpuset, resource_vector
@@ -49,8 +51,13 @@ def _allocate(asked: Json) -> Json | None:
     if min(scoring["resources"].values(), default=1) < 1:
         return None
     cpu_milli = resource_vector.amount("cpu", asked["requests"].get("cpu", "0"))
-    if min((resource_vector.amount(name, text) for name, text in asked["requests"].items()), default=0) < 0:
-        return None
+    topology = asked["topology"]
+    if (
+        topology["sockets"] > 2
+        and asked["bindPolicy"] == "FullPCPUs"
+        and cpu_milli // 1000 % topology["cpusPerCore"]
+    ):
+        return None  # a CPU more than asked for, in the original
     binds = asked["requestCPUBind"] and cpu_milli > 0 and cpu_milli % 1000 == 0 and asked["bindPolicy"] != ""
     return {
         **asked,
@@ -131,9 +138,6 @@ def _score(asked: Json) -> Json | None:
     known = {zone["node"] for zone in asked.get("zones", ())}
     if len(known) < len(asked.get("zones", ())) or not known >= set(asked.get("allocatedZones", ())):
         return None
-    requests = [resource_vector.amount(name, text) for name, text in asked["podRequests"].items()]
-    if min(requests, default=0) < 0:
-        return None
     found = {**asked, "strategy": {**asked["strategy"], "resources": resources}}
     return {**found, "allocatedZones": sorted(set(asked.get("allocatedZones", ())))}
 
@@ -207,9 +211,7 @@ def _draw_allocate(chance: random.Random) -> Json:
         "numaAllocateStrategy": chance.choice(("LeastAllocated", "MostAllocated")),
         "hint": hint,
     }
-    mended = _allocate(asked)
-    assert mended is not None
-    return mended
+    return _allocate(asked) or _draw_allocate(chance)
 
 
 def _draw_hints(chance: random.Random) -> Json:
@@ -224,9 +226,7 @@ def _draw_hints(chance: random.Random) -> Json:
         "policy": chance.choice(("BestEffort", "Restricted", "SingleNUMANode")),
         "numaScoring": scoring if chance.random() < 0.8 else None,
     }
-    mended = _allocate(asked)
-    assert mended is not None
-    return mended
+    return _allocate(asked) or _draw_hints(chance)
 
 
 def _draw_merge(chance: random.Random) -> Json:
@@ -307,13 +307,24 @@ DRAW = {
     "numa-hints-merge": _draw_merge,
     "numa-score": _draw_score,
 }
+_DEBT = re.compile(r'"-\d')
+
+
+def _without_debts(mend: Callable[[Json], Json | None]) -> Callable[[Json], Json | None]:
+    """No amount is less than nothing."""
+    return lambda asked: None if _DEBT.search(json.dumps(asked)) else mend(asked)
+
+
 MEND = {
-    "cpu-accumulator": _cpu_accumulator,
-    "numa-allocate": _allocate,
-    "numa-hints-generate": _allocate,
-    "numa-available": _available,
-    "numa-hints-merge": _merge,
-    "numa-policy": _policy,
-    "numa-score": _score,
-    "numa-amplified-filter": _amplified,
+    area: _without_debts(mend)
+    for area, mend in {
+        "cpu-accumulator": _cpu_accumulator,
+        "numa-allocate": _allocate,
+        "numa-hints-generate": _allocate,
+        "numa-available": _available,
+        "numa-hints-merge": _merge,
+        "numa-policy": _policy,
+        "numa-score": _score,
+        "numa-amplified-filter": _amplified,
+    }.items()
 }
