@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"sort"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -262,7 +263,15 @@ func (asked deviceQuestion) decide() (any, error) {
 }
 
 func refused(status *fwktype.Status) map[string]any {
-	reason := status.Message()
+	reasons := status.Reasons()
+	for index, each := range reasons {
+		if names, some := strings.CutPrefix(each, "invalid resource device requests: ["); some {
+			sorted := strings.Fields(strings.TrimSuffix(names, "]"))
+			sort.Strings(sorted)
+			reasons[index] = fmt.Sprintf("invalid resource device requests: %v", sorted)
+		}
+	}
+	reason := strings.Join(slices.Compact(reasons), ", ")
 	return map[string]any{"ok": false, "code": status.Code().String(), "reason": reason, "reasonAnyOf": []string{reason}}
 }
 
