@@ -214,6 +214,7 @@ func (asked deviceQuestion) prepare(s *situation) *fwktype.Status {
 	}
 	s.state, _ = getPreFilterState(s.cycle)
 	s.state.preemptibleDevices[theNode] = asked.Preemptible.resources()
+	s.state.isReservationRequired = asked.MustReserve
 	if asked.NUMANodes != nil {
 		mask, _ := bitmask.NewBitMask(asked.NUMANodes...)
 		topologymanager.GetStore(s.cycle).SetAffinity(theNode, topologymanager.NUMATopologyHint{NUMANodeAffinity: mask})

@@ -33,11 +33,15 @@ def _situation(asked: Json) -> Json | None:
         return None
     if min(asked.get("scoring", {}).get("weights", {}).values(), default=1) < 1:
         return None
+    if min(asked.get("numaNodes") or (0,)) < 0 or asked.get("numaNodes") == []:
+        return None
     if "pod" not in asked:
         minors = [each["minor"] for each in asked.get("devices", ())]
         return asked if len(set(minors)) == len(minors) else None
     if all(text in ("0", "0Gi", "0Mi") for text in asked["pod"]["requests"].values()):
         return None
+    if asked["op"] == "numaHints":  # devices score alike then
+        asked = {name: value for name, value in asked.items() if name != "scoring"}
     wire = asked["device"]
     device = asked["fixtures"]["device"][wire] if isinstance(wire, str) else wire
     listed = {(each["type"], each.get("minor")): each for each in device["spec"]["devices"]}

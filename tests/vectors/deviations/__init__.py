@@ -454,6 +454,22 @@ TABLE = (
         Derived(numa.with_order_by_position),
     ),
     Deviation(
+        "owners-first",
+        ("device-allocate",),
+        "what is reserved does not lie idle while its owners take other devices",
+        "Devices in the scheduler",
+        "tries with the reserved devices alone first",
+        Derived(devices.with_all_devices_at_once),
+    ),
+    Deviation(
+        "lost-cards",
+        ("device-allocate",),
+        "a card that is not healthy any more is no fault of the scheduler",
+        "Devices in the scheduler",
+        "chosen beforehand and is not healthy",
+        Derived(devices.with_errors_of_lost_cards),
+    ),
+    Deviation(
         "memory-ratios",
         ("device-request-normalise",),
         "29 of 100 are 29 percent",
