@@ -96,9 +96,10 @@ def _situation(asked: Json) -> Json | None:
 
 
 def _is_card(device: Json) -> bool:
-    """Whether a card has memory, where it is one."""
-    memory = device.get("resources", {}).get("koordinator.sh/gpu-memory", "0")
-    return device["type"] != "gpu" or not memory.startswith("0")
+    """Whether a card has memory and tells it in percent, too, where it is one."""
+    resources = device.get("resources", {})
+    memory = resources.get("koordinator.sh/gpu-memory", "0")
+    return device["type"] != "gpu" or (memory[0] != "0" and "koordinator.sh/gpu-memory-ratio" in resources)
 
 
 def _lacks_both(pod: Json, kinds: set[str]) -> bool:
