@@ -264,15 +264,18 @@ func (asked deviceQuestion) decide() (any, error) {
 }
 
 func refused(status *fwktype.Status) map[string]any {
-	reasons := status.Reasons()
-	for index, each := range reasons {
+	var reasons []string
+	for _, each := range status.Reasons() {
 		if names, some := strings.CutPrefix(each, "invalid resource device requests: ["); some {
 			sorted := strings.Fields(strings.TrimSuffix(names, "]"))
 			sort.Strings(sorted)
-			reasons[index] = fmt.Sprintf("invalid resource device requests: %v", sorted)
+			each = fmt.Sprintf("invalid resource device requests: %v", sorted)
+		}
+		if !slices.Contains(reasons, each) {
+			reasons = append(reasons, each)
 		}
 	}
-	reason := strings.Join(slices.Compact(reasons), ", ")
+	reason := strings.Join(reasons, ", ")
 	return map[string]any{"ok": false, "code": status.Code().String(), "reason": reason, "reasonAnyOf": []string{reason}}
 }
 
@@ -375,7 +378,10 @@ func (s *situation) hints() (any, error) {
 	return map[string]any{"ok": true, "hints": hints}, nil
 }
 
-const tries = 24
+const (
+	tries       = 16
+	refusedMore = 64 // maps of two are seldom walked through in the other order
+)
 
 // sameEachTime asks again and again. Answers may differ in their one reason: all of them are told.
 func sameEachTime(ask func() (any, error)) (any, error) {
@@ -384,7 +390,11 @@ func sameEachTime(ask func() (any, error)) (any, error) {
 		return nil, err
 	}
 	var reasons []string
-	for number := 0; number < tries; number++ {
+	count := tries
+	if answer, some := first.(map[string]any); some && answer["reasonAnyOf"] != nil {
+		count += refusedMore
+	}
+	for number := 0; number < count; number++ {
 		again, err := ask()
 		if err != nil {
 			return nil, err
