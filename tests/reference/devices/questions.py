@@ -79,6 +79,12 @@ def _situation(asked: Json) -> Json | None:
         }
         for allocations in asked.get("used", ())
     ]
+    for allocations in used:
+        for kind, held in allocations.items():
+            if any(
+                each["resources"].keys() - listed[kind, each["minor"]]["resources"].keys() for each in held
+            ):
+                return None  # an amount that the device does not have
     reservations = [
         *asked.get("reservations", ()),
         *([asked["reservation"]] if "reservation" in asked else []),
