@@ -167,6 +167,25 @@ def test_the_emptier_numa_node_absorbs_what_the_fuller_one_lacks_whatever_their_
     assert allocation.numa == {1: {"cpu": 4_000}, 2: {"cpu": 1_000}, 3: {"cpu": 4_000}}
 
 
+@pytest.mark.parametrize(
+    ("request_", "first_milli"),
+    [
+        (AllocationRequest({"cpu": 8_000}, 8, "FullPCPUs"), 3_000),
+        (AllocationRequest({"cpu": 8_000}, 8, "FullPCPUs", is_policy_required=True), 2_000),
+    ],
+    ids=["whole CPUs", "whole cores"],
+)
+def test_parts_of_cpus_and_cores_that_are_left_keep_nobody_from_binding_others(
+    request_: AllocationRequest, first_milli: int
+) -> None:
+    state = node(machine(), PodHolding("shares", numa={0: {"cpu": 4_500}}))
+
+    allocation = allocate(state, request_, 0b11)
+
+    assert allocation.numa == {0: {"cpu": first_milli}, 1: {"cpu": 8_000 - first_milli}}
+    assert allocation.cpus.bit_count() == 8
+
+
 def test_cpus_given_back_by_a_reservation_are_used_first() -> None:
     topology = machine()
     state = node(topology, held("reservation", topology, mask_of((12, 13))))

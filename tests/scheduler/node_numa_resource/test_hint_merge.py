@@ -147,8 +147,8 @@ def test_a_required_exclusive_pod_is_refused_beside_a_shared_one() -> None:
         pytest.param(
             "BestEffort",
             [{"cpu": [NUMATopologyHint(0b11, True, 7, True)]}],
-            NUMATopologyHint(0b11, is_preferred=True),
-            id="best effort",
+            NUMATopologyHint(0b11, is_preferred=False),
+            id="impossible, best effort",
         ),
     ],
 )

@@ -181,7 +181,9 @@ def _allocation(picked: HeldDevice) -> Case:
 
 
 def _gate(case: Case) -> Any:
-    pod, _ = _pod(case)
+    pod, parsed = _pod(case)
+    if not parsed.status.is_success:
+        return _refused(parsed.status)
     unsupported = {
         vendor: frozenset(models) for vendor, models in case.get("gpuShareUnsupportedModels", {}).items()
     }

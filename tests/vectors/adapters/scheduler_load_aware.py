@@ -16,6 +16,7 @@ from koordinator.scheduler.plugins.load_aware.load import estimate
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
+from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
 NOW_S = 1_700_000_000.0
@@ -148,3 +149,4 @@ ADAPTERS = {
     "loadaware-podcache": pod_cache,
     "loadaware-estimate": load_estimate,
 }
+COMPARE = {"loadaware-estimate": quantities}

@@ -259,7 +259,7 @@ def numa_score(case: Case) -> Any:
 
 def _same_or_error(expected: Any, actual: Any) -> bool:
     """The reasons of a refusal are informative."""
-    if "error" in expected:
+    if expected.get("error"):
         return bool(actual.get("error")) and expected.get("reasons", []) in ([], actual["reasons"])
     return bool(expected == actual)
 

@@ -8,7 +8,17 @@ for our answer when the next one is asked. Each deviation names its section of
 `docs/deliberate-differences.md` and a word or two by which its line there is found.
 """
 
-from tests.vectors.deviations import devices, gangs, host, manager, node_agent, quotas, reservations, topology
+from tests.vectors.deviations import (
+    devices,
+    gangs,
+    host,
+    manager,
+    node_agent,
+    numa,
+    quotas,
+    reservations,
+    topology,
+)
 from tests.vectors.deviations.question import Derived, Deviation, Question, together
 
 _ADMISSION = "Pods at admission"
@@ -434,6 +444,30 @@ TABLE = (
         "The node agent's predictions and reports",
         "finished pods younger",
         Derived(node_agent.with_young_pods_that_ended),
+    ),
+    Deviation(
+        "split-by-position",
+        ("numa-allocate", "numa-hints-generate"),
+        "NUMA nodes give in the order of what they have left",
+        "CPU binding and NUMA alignment (NodeNUMAResource)",
+        "by position while sorting",
+        Derived(numa.with_order_by_position),
+    ),
+    Deviation(
+        "owners-first",
+        ("device-allocate",),
+        "what is reserved does not lie idle while its owners take other devices",
+        "Devices in the scheduler",
+        "tries with the reserved devices alone first",
+        Derived(devices.with_all_devices_at_once),
+    ),
+    Deviation(
+        "lost-cards",
+        ("device-allocate",),
+        "a card that is not healthy any more is no fault of the scheduler",
+        "Devices in the scheduler",
+        "chosen beforehand and is not healthy",
+        Derived(devices.with_errors_of_lost_cards),
     ),
     Deviation(
         "memory-ratios",

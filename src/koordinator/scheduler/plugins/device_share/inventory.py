@@ -247,4 +247,5 @@ def visible_device(
         free = {name: min(amount, cap.get(name, 0)) for name, amount in free.items()}
         # The rest of the card is somebody else's, so that it is no whole card.
         held = resource_vector.less(entry.total, free)
-    return VisibleDevice(entry, free, is_owned(held))
+    # One that is not healthy draws nobody near it.
+    return VisibleDevice(entry, free, bool(entry.total) and is_owned(held))

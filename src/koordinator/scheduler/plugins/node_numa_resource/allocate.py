@@ -218,18 +218,19 @@ def split(
 ) -> tuple[Zones, Status]:
     """Return each requested resource that any zone offers, spread evenly; the emptiest take what others lack.
 
-    The fullest NUMA node is asked first: it gives what it can, and the remainder is shared among the others.
+    The fullest NUMA node is asked first: it gives what it can, and the remainder is shared among the others. CPUs to
+    bind come from where they are whole, and so do whole cores.
     """
     offered = {name for zone in zones.values() for name in zone}
     ids = [numa for numa in zones if numa_nodes >> numa & 1]
     given: Zones = {}
     short: list[str] = []
     for name in sorted(request.amounts.keys() & offered):
-        left = request.amounts[name]
+        left, unit = request.amounts[name], _unit(request, name, topology)
         free_of = {numa: max(0, available.get(numa, {}).get(name, 0)) for numa in ids}
         order = sorted(ids, key=lambda numa: (free_of[numa], numa))
         for i, numa in enumerate(order):
-            got = min(free_of[numa], _share(request, name, left, len(order) - i, topology))
+            got = min(free_of[numa] // unit, left // unit // (len(order) - i)) * unit
             left -= got
             if got > 0:
                 given.setdefault(numa, {})[name] = got
@@ -240,15 +241,11 @@ def split(
     return dict(sorted(given.items())), SUCCESS
 
 
-def _share(request: AllocationRequest, name: str, left: int, parts: int, topology: NodeCPUTopology) -> int:
-    """Return one of `parts` equal parts, cut off: of CPUs to bind whole ones, or whole cores."""
+def _unit(request: AllocationRequest, name: str, topology: NodeCPUTopology) -> int:
+    """Return what a NUMA node gives multiples of: of CPUs to bind whole ones, or whole cores."""
     if name != resources.CPU or not request.binds_cpus:
-        return left // parts
-    cpus = -(-left // CPU_MILLI)
-    if request.required_policy == CPUBindPolicy.FULL_PCPUS:
-        per_core = topology.cpus_per_core
-        return cpus // per_core // parts * per_core * CPU_MILLI
-    return cpus // parts * CPU_MILLI
+        return 1
+    return CPU_MILLI * (topology.cpus_per_core if request.required_policy == CPUBindPolicy.FULL_PCPUS else 1)
 
 
 def _with_cpus(

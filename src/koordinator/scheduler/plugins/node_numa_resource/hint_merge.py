@@ -71,7 +71,9 @@ def admit(
     lists, impossible, summaries = _collected(providers)
     if policy is NUMATopologyPolicy.BEST_EFFORT:
         best = best_hint(numa_nodes, lists, exclusivity)
-        return NUMAAdmission(NUMATopologyHint(numa_nodes, best.is_preferred) if best.is_unsatisfied else best)
+        return NUMAAdmission(
+            NUMATopologyHint(numa_nodes, is_preferred=False) if best.is_unsatisfied else best
+        )
     is_single = policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
     if impossible:
         anywhere = NUMATopologyHint(None if is_single else numa_nodes, is_preferred=False)
