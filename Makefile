@@ -76,8 +76,8 @@ test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgro
 	$(BIN)/python -m pytest -m kernel -rs tests/kernel tests/e2e/test_process_node.py
 	$(BIN)/python -m tests.kernel.vm
 
-test-clients: $(STAMP) ## programs in Go (built where Go is): typed clients, also in Python, against `koordinator up`; packages of Kubernetes and the descheduler's plugins against ours
-	$(BIN)/python -m pytest -m clients -rs tests/e2e/test_typed_clients.py tests/api/test_like_kubernetes.py tests/descheduler/test_like_stock_plugins.py
+test-clients: $(STAMP) ## programs in Go (built where Go is): typed clients, also in Python, against `koordinator up`; packages of Kubernetes, the descheduler's plugins and Koordinator's functions against ours
+	$(BIN)/python -m pytest -m clients -rs tests/e2e/test_typed_clients.py tests/api/test_like_kubernetes.py tests/descheduler/test_like_stock_plugins.py tests/reference
 
 test-real: $(STAMP) ## tests and stories on a real Kubernetes (found, or built once where Go is: a quarter of an hour)
 ifdef KOORDINATOR_TEST_KUBECONFIG

@@ -69,7 +69,7 @@ class Servers:
         if controllers:
             self._start_controllers(found["kube-controller-manager"], controller_flags)
         if scheduler is not None:
-            self._start_scheduler(binaries.located(("kube-scheduler",))["kube-scheduler"], scheduler)
+            self.start_scheduler(binaries.located(("kube-scheduler",))["kube-scheduler"], scheduler)
 
     def _start_etcd(self, program: Path) -> str:
         url, peer_url = (f"http://{HOST}:{free_port()}" for _ in range(2))
@@ -130,13 +130,24 @@ class Servers:
             *flags,
         )
 
-    def _start_scheduler(self, program: Path, configuration: dict[str, Any]) -> None:
+    def start_scheduler(
+        self,
+        program: Path,
+        configuration: dict[str, Any],
+        *groups: str,
+        flags: tuple[str, ...] = (),
+    ) -> None:
+        """One with this configuration, as `system:kube-scheduler`, and a member of the groups."""
         kubeconfig, path = (self.folder / f"scheduler.{end}" for end in ("kubeconfig", "yaml"))
-        self.write_kubeconfig(kubeconfig, "system:kube-scheduler")
+        self.write_kubeconfig(kubeconfig, "system:kube-scheduler", *groups)
         client = {"kubeconfig": str(kubeconfig), "qps": 2000, "burst": 4000}
         path.write_text(yaml.safe_dump({**configuration, "clientConnection": client}))
-        flags = (f"--config={path}", f"--bind-address={HOST}", f"--secure-port={free_port()}")
-        self.scheduler = self._program(program, *flags)
+        port = free_port()
+        self.scheduler = self._program(
+            program, f"--config={path}", f"--bind-address={HOST}", f"--secure-port={port}", *flags
+        )
+        own = ssl._create_unverified_context()  # it signs its certificate itself
+        self.scheduler.wait(lambda: _answers(f"https://{HOST}:{port}/healthz", own), START_S, "is ready")
 
     def _program(self, path: Path, *arguments: str) -> Program:
         started = Program(path.name, [str(path), *arguments], self.folder / f"{path.name}.log")

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from tests.go_programs import Ask, Missing
 MODULE = "github.com/koordinator-sh/koordinator"
 RELEASE = "1.8.0"
 HERE = Path(__file__).parent
-GROUPS = tuple(sorted({path.parent.name for path in HERE.glob("*/*.go")}))
+GROUPS = tuple(sorted(path.parent.name for path in HERE.glob("*/*.go")))
+CACHE = go_programs.cache_folder("koordinator") / f"v{RELEASE}"
 _PLACE = "// in "
 _COMMON = "pkg/answering"
 
@@ -31,36 +32,52 @@ def program_of(group: str) -> Path:
     """The program of a group, built where it is missing. Raises: Missing."""
     sources = sorted((HERE / group).glob("*.go"))
     text = b"".join(path.read_bytes() for path in (HERE / "answering.go", *sources))
-    folder = go_programs.cache_folder("koordinator") / f"v{RELEASE}" / group
+    folder = CACHE / group
     program = folder / hashlib.sha256(text).hexdigest()[:16]
     if os.access(program, os.X_OK):
         return program
+    shutil.rmtree(folder, ignore_errors=True)  # programs of other sources
+    return _built(program, f"functions of {group}", "answering", lambda module: _put(sources, module))
+
+
+def command(name: str) -> Path:
+    """One of Koordinator's own programs, built where it is missing. Raises: Missing."""
+    return found_command(name) or _built(CACHE / "bin" / name, name, name, lambda _: None)
+
+
+def found_command(name: str) -> Path | None:
+    """The same where it was built already."""
+    program = CACHE / "bin" / name
+    return program if os.access(program, os.X_OK) else None
+
+
+def _built(program: Path, what: str, package: str, change: Callable[[Path], None]) -> Path:
+    """`change` is given the copy of the module before `cmd/PACKAGE` of it is built."""
     go = shutil.which("go")
     if go is None:
-        raise Missing("no Go toolchain on the PATH: Koordinator's own functions cannot be built")
-    go_programs.say(f"building Koordinator {RELEASE}'s functions of {group} (the first time: minutes)")
-    begun_s = time.monotonic()
-    shutil.rmtree(folder, ignore_errors=True)
+        raise Missing(f"no Go toolchain on the PATH: Koordinator's {what} cannot be built")
+    go_programs.say(f"building Koordinator {RELEASE}'s {what} (the first time: minutes)")
+    begun_s, module = time.monotonic(), program.with_name(f"source-{package}")
+    shutil.rmtree(module, ignore_errors=True)
     try:
-        source = _copy_of_module(go, folder / "source")
-        _put(sources, source)
-        _build(go, source, program)
+        _copy_module(go, module)
+        change(module)
+        _build(go, module, program, package)
     except subprocess.CalledProcessError as error:
         if "dial tcp" not in error.stderr and "proxy" not in error.stderr:
             raise AssertionError(error.stderr) from error
         raise Missing(f"Go modules cannot be fetched: {go_programs.last_line(error)}") from error
-    shutil.rmtree(folder / "source")
+    shutil.rmtree(module)
     go_programs.say(f"built it in {time.monotonic() - begun_s:.0f} s")
     return program
 
 
-def _copy_of_module(go: str, source: Path) -> Path:
+def _copy_module(go: str, source: Path) -> None:
     asked = (go, "mod", "download", "-json", f"{MODULE}@v{RELEASE}")
     done = subprocess.run(asked, check=True, capture_output=True, text=True)
     shutil.copytree(json.loads(done.stdout)["Dir"], source, ignore=shutil.ignore_patterns("*_test.go"))
     for path in (source, *source.rglob("*")):
         path.chmod(path.stat().st_mode | 0o200)  # modules are kept read-only
-    return source
 
 
 def _put(sources: list[Path], source: Path) -> None:
@@ -79,8 +96,8 @@ def _put(sources: list[Path], source: Path) -> None:
     (source / "cmd/answering/main.go").write_text(main)
 
 
-def _build(go: str, source: Path, program: Path) -> None:
-    arguments = (go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), "./cmd/answering")
+def _build(go: str, source: Path, program: Path, package: str) -> None:
+    arguments = (go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), f"./cmd/{package}")
     subprocess.run(
         arguments,
         cwd=source,

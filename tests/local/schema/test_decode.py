@@ -100,6 +100,19 @@ def test_times_are_checked(field: str, value: Any, text: str) -> None:
     assert text in caught.value.message
 
 
+def test_what_go_always_writes_keeps_its_zero_whatever_later_documents_call_optional() -> None:
+    budget = {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
+    kinds: dict[str, dict[str, Any]] = {
+        "PodDisruptionBudget": {"status": budget},
+        "PriorityClass": {"value": 0},
+        "StatefulSet": {"spec": {"ordinals": {"start": 0}}, "status": {"availableReplicas": 0}},
+    }
+    for kind, fields in kinds.items():
+        body = {"apiVersion": resource(kind).api_version, "kind": kind, "metadata": {"name": "a"}, **fields}
+        decoded, _ = CATALOG.schema_of(resource(kind)).decode(deepcopy(body), "")
+        assert {name: decoded[name] for name in fields} == fields
+
+
 def test_secrets_hold_base64() -> None:
     schema = CATALOG.schema_of(resource("Secret"))
     with pytest.raises(BadRequest, match="illegal base64 data at input byte 1"):

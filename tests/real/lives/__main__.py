@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.real import binaries
 from tests.real.lives import cases, compare
+from tests.reference import original
 
 
 def main() -> int:
@@ -36,23 +37,26 @@ def main() -> int:
         return 1
     names = options.names or cases.NAMES
     count = 0
-    if of_controllers := [name for name in names if name not in cases.OF_SCHEDULER]:
+    if of_controllers := [name for name in names if name in cases.OF_CONTROLLERS]:
         count += run(options, of_controllers, 1)
     if of_scheduler := [name for name in names if name in cases.OF_SCHEDULER]:
         count += run(options, of_scheduler, options.servers)
+    if of_koordinator := [name for name in names if name in cases.OF_KOORDINATOR]:
+        count += run(options, of_koordinator, options.servers)
     return min(1, count)
 
 
 def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
     """How many differ."""
-    is_scheduled = names[0] in cases.OF_SCHEDULER
+    is_scheduled = names[0] not in cases.OF_CONTROLLERS
+    koord_scheduler = original.command("koord-scheduler") if names[0] in cases.OF_KOORDINATOR else None
     seeds = range(options.seed, options.seed + options.cases)
     lives = [cases.life_of(name, seed) for seed in seeds for name in names]
     begun_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         kubeconfigs = [Path(options.kubeconfig)] if options.kubeconfig else []
         if not kubeconfigs:
-            started = compare.servers(servers, is_scheduled=is_scheduled)
+            started = compare.servers(servers, is_scheduled=is_scheduled, koord_scheduler=koord_scheduler)
             kubeconfigs = stack.enter_context(started)
         found = compare.differing(kubeconfigs, lives, 1 if is_scheduled else options.at_once)
     for life, lines in found:

@@ -11,7 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.real.lives import lead, look
+from koordinator.cluster import connect
+from koordinator.cluster.kube import KubeCluster
+from koordinator.local import cluster as local_cluster
+from tests.free_ports import free_port
+from tests.real.lives import koordinator, lead, look
 from tests.real.lives.drawing import Json, Life, Step
 from tests.real.lives.look import Seen
 from tests.real.servers import Servers
@@ -25,15 +29,16 @@ _UNASKED = re.compile(
 )
 """What PreFilter refused leaves kube-scheduler's DynamicResources without a state, which is an error of PostFilter."""
 _BINDING = re.compile(r'^(running PreBind plugin "VolumeBinding": )?binding volumes: .*')
+_POST_FILTER = re.compile(r"\. (preemption: |no new claims |not found|\d+ Reservation\(s\) ).*$", re.DOTALL)
 Said = defaultdict[str, set[str]]
 PATIENT_QUIET_S = 3.0
 """A life that differs is led again, with more time for busy machines: they may have been looked at too early."""
 
 
 @contextlib.contextmanager
-def servers(count: int, *, is_scheduled: bool) -> Iterator[list[Path]]:
-    """Kubeconfigs of so many, each with controllers, and with kube-scheduler where that is wanted."""
-    scheduler = lead.SCHEDULER if is_scheduled else None
+def servers(count: int, *, is_scheduled: bool, koord_scheduler: Path | None = None) -> Iterator[list[Path]]:
+    """Kubeconfigs of so many, each with controllers, and with kube-scheduler or `koord_scheduler` where wanted."""
+    scheduler = lead.SCHEDULER if is_scheduled and koord_scheduler is None else None
     flags = SCHEDULED_FLAGS if is_scheduled else CONTROLLER_FLAGS
     with contextlib.ExitStack() as stack:
         found = []
@@ -42,8 +47,19 @@ def servers(count: int, *, is_scheduled: bool) -> Iterator[list[Path]]:
             started = Servers(Path(folder))
             stack.callback(started.close)
             started.start(controller_flags=flags, scheduler=scheduler)
+            if koord_scheduler is not None:
+                asyncio.run(_install(started.kubeconfig))
+                flags = ("--address=127.0.0.1", f"--port={free_port()}")
+                configuration = koordinator.configuration()
+                started.start_scheduler(koord_scheduler, configuration, "system:masters", flags=flags)
             found.append(started.kubeconfig)
         yield found
+
+
+async def _install(kubeconfig: Path) -> None:
+    """What koord-scheduler needs before it starts."""
+    async with KubeCluster(connect.load(kubeconfig_file=str(kubeconfig)), rng=random.Random(0)) as cluster:
+        await local_cluster.install(cluster)
 
 
 def differing(
@@ -70,6 +86,8 @@ def _once(
 
 def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[Step]) -> list[str]:
     """Of the first step that has any; what follows would mostly repeat them."""
+    for seen in (*theirs, *ours):
+        _shorten(seen)
     said: tuple[Said, Said] = (defaultdict(set), defaultdict(set))
     wakes_alike = True
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
@@ -80,6 +98,27 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
         if lines := list(look.differences(first, second)):
             return [f"step {number}: {line}" for line in lines]
     return []
+
+
+def _shorten(seen: Seen) -> None:
+    """Leave out of koord-scheduler's messages what PostFilter plugins say, each in its own words, whatever is said of
+    gangs, which are tried again and again, and runtimes of quotas, which it works out when they are needed."""
+    members = {name for name, bodies in seen.items() if name.startswith("Pod ") and _is_member(bodies[0])}
+    for name in members:
+        seen.pop(f"Event {name} FailedScheduling", None)
+    for name, bodies in seen.items():
+        if name.startswith("ElasticQuota "):
+            bodies[0]["metadata"].get("annotations", {}).pop(koordinator.RUNTIME, None)
+    for name, bodies in seen.items():
+        told = bodies if name.startswith("Event ") else _conditions(seen, name)
+        by = {each.get("by") or each.get("spec", {}).get("schedulerName") for each in bodies}
+        for each in told if by & {koordinator.NAME} or name.startswith("Reservation ") else ():
+            if "message" in each:
+                each["message"] = "" if name in members else _POST_FILTER.sub(".", each["message"])
+
+
+def _is_member(pod: Json) -> bool:
+    return koordinator.GANG in pod["metadata"].get("labels", {})
 
 
 def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: bool) -> None:
@@ -122,12 +161,16 @@ def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: b
 
 
 def _is_woken_by_ours_only(theirs: Seen, ours: Seen, step: Step) -> bool:
-    """Return whether ours has placed a pod on news that kube-scheduler's InterPodAffinity does not hear.
+    """Return whether ours has placed a pod on news that the other scheduler does not hear.
 
-    Lives part there. They are labels of namespaces, and what becomes of running pods whose anti-affinity kept it out.
+    Lives part there. kube-scheduler's InterPodAffinity is deaf to labels of namespaces, and to what becomes of running
+    pods whose anti-affinity kept it out; koord-scheduler to Reservations that go.
     """
     return any(
-        (step[1:2] == ["Namespace"] or "existing pods anti-affinity" in json.dumps(_conditions(theirs, name)))
+        (
+            step[1:2] in (["Namespace"], ["Reservation"])
+            or "existing pods anti-affinity" in json.dumps(_conditions(theirs, name))
+        )
         and "node" in ours[name][0]
         and "node" not in bodies[0]
         for name, bodies in theirs.items()
@@ -141,4 +184,4 @@ def _refusals(seen: Seen, pod: str) -> list[Json]:
 
 def _conditions(seen: Seen, pod: str) -> list[Json]:
     found: list[Json] = seen.get(pod, [{}])[0].get("status", {}).get("conditions", [])
-    return [each for each in found if each["type"] == "PodScheduled"]
+    return [each for each in found if each["type"] in ("PodScheduled", "Scheduled")]

@@ -21,14 +21,16 @@ from koordinator.local.cluster import ClusterOptions, LocalCluster, install
 from koordinator.scheduler.config import config
 from koordinator.simulate import virtual_time
 from tests.local.controllers.fake_kubelet import pinned_node
+from tests.real.lives import koordinator
 from tests.real.lives.look import Looker, Seen
-from tests.real.lives.stage import Kubelet, Stage, view_of
+from tests.real.lives.stage import PATIENCE_S, Kubelet, Stage, view_of
 
 Json = dict[str, Any]
 Life = dict[str, Any]
 """`name`, `nodes` (how many, or what they are like), `elsewhere` (whether a node of another zone is ready), `looks`
-(kinds), `quiet_s` (where controllers look now and then only), `scheduled` (a scheduler places its pods, and it is alone
-on its server), `steps`. A step is a list: a verb, and what belongs to it."""
+(kinds), `quiet_s` (where controllers look now and then only), `patience_s` (where it is never quiet), `scheduled` (a
+scheduler places its pods, and it is alone on its server), `scheduler` (such as koord-scheduler), `steps`. A step is
+a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.0
 SIZE = {"cpu": "32", "memory": "64Gi", "pods": "200"}
@@ -66,14 +68,17 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
     tasks = [asyncio.create_task(kubelet.run()), asyncio.create_task(kubelet.report())]
     try:
         if is_scheduled:
-            await stage.quiet("", quiet_s)  # until taints of new nodes are gone
+            await _untainted(stage, kubelet)
+            await stage.quiet("", quiet_s)
         for step in life["steps"]:
             refusal = ""
             try:
                 await _act(stage, kubelet, namespace, _own(step, namespace))
             except errors.ApiError as error:
                 refusal = type(error).__name__
-            await stage.quiet("" if is_scheduled else namespace, max(quiet_s, life.get("quiet_s", 0.0)))
+            patience = life.get("patience_s", PATIENCE_S)
+            wanted_s = max(quiet_s, life.get("quiet_s", 0.0))
+            await stage.quiet("" if is_scheduled else namespace, wanted_s, patience)
             found = await looker.look()
             seen.append({**found, **({"refusal": [{"class": refusal}]} if refusal else {})})
     finally:
@@ -84,6 +89,20 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
                 await task
         await _tidy_up(stage.cluster, kubelet, namespace)
     return seen
+
+
+async def _untainted(stage: Stage, kubelet: Kubelet) -> None:
+    """Until new nodes have lost the taint that they begin with."""
+    for _ in range(FILLED_S * 10):
+        nodes = (await stage.cluster.list(Node)).items
+        if not any(
+            taint.key == "node.kubernetes.io/not-ready"
+            for node in nodes
+            if node.metadata.name in kubelet.nodes
+            for taint in node.spec.taints
+        ):
+            return
+        await asyncio.sleep(0.1)
 
 
 async def _tidy_up(cluster: Cluster, kubelet: Kubelet, namespace: str) -> None:
@@ -241,11 +260,11 @@ def _nth(stage: Stage, namespace: str, number: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def real_stage(kubeconfig: Path) -> AsyncIterator[Stage]:
+async def real_stage(kubeconfig: Path, *, is_koordinator: bool) -> AsyncIterator[Stage]:
     config = connect.load(kubeconfig_file=str(kubeconfig))
     async with KubeCluster(config, rng=random.Random(0)) as cluster:
         factory = InformerFactory(cluster, random.Random(0))
-        stage = Stage(cluster, factory)
+        stage = Stage(cluster, factory, is_koordinator=is_koordinator)
         async with asyncio.TaskGroup() as group:
             factory.start(group)
             await factory.wait_synced()
@@ -270,18 +289,22 @@ async def on_real(
             seen[life["name"]] = await lead(stage, life, f"{prefix}-{life['name']}", quiet_s)
 
     async with contextlib.AsyncExitStack() as stack:
-        stages = [await stack.enter_async_context(real_stage(each)) for each in kubeconfigs]
+        kind = any(life.get("scheduler") == koordinator.NAME for life in lives)
+        stages = [
+            await stack.enter_async_context(real_stage(each, is_koordinator=kind)) for each in kubeconfigs
+        ]
         await asyncio.gather(*(some(stage) for stage in stages for _ in range(at_once)))
     return [seen[life["name"]] for life in lives]
 
 
 def on_ours(life: Life, quiet_s: float = QUIET_S) -> list[Seen]:
     async def main(clock: LoopClock) -> list[Seen]:
-        scheduler = config.decode(SCHEDULER)
+        is_koordinator = life.get("scheduler") == koordinator.NAME
+        scheduler = config.decode(koordinator.configuration() if is_koordinator else SCHEDULER)
         up = LocalCluster(clock, ClusterOptions(manager=False, scheduler=scheduler))
         cluster = MemoryCluster(up.registry)
         factory = InformerFactory(cluster, random.Random(0))
-        stage = Stage(cluster, factory)
+        stage = Stage(cluster, factory, is_koordinator=is_koordinator)
         seen: list[Seen] = []
 
         async def story() -> None:

@@ -32,10 +32,13 @@ PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
+    "PodGroup": "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/{}/podgroups",
+    "ElasticQuota": "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/{}/elasticquotas",
+    "Reservation": "/apis/scheduling.koordinator.sh/v1alpha1/reservations",
     "Node": "/api/v1/nodes",
     "PersistentVolume": "/api/v1/persistentvolumes",
 }
-CLUSTER_WIDE = ("Node", "PersistentVolume")
+CLUSTER_WIDE = ("Node", "PersistentVolume", "Reservation")
 """Those with the label of the life belong to it."""
 TIMES = ("endpoints.kubernetes.io/last-change-trigger-time",)
 RACE = "the object has been modified"

@@ -8,8 +8,9 @@ import contextlib
 from collections import defaultdict
 from typing import Any
 
-from koordinator.api import apps, core, groups, kinds, storage
+from koordinator.api import apps, core, groups, kinds, sigs, storage
 from koordinator.api.meta import Object, controller_of
+from koordinator.api.reservation import Reservation
 from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.informer import InformerFactory
@@ -38,11 +39,12 @@ VIEWS: tuple[type[Object], ...] = (
     core.ConfigMap,
     core.Event,
 )
+KOORDINATOR_VIEWS: tuple[type[Object], ...] = (sigs.ElasticQuota, sigs.PodGroup, Reservation)
 """Changes of these, and of nodes, keep a life from being quiet."""
 EARLY_S = 1_700_000_000.0
 LEASE_S = 20.0
 PATIENCE_S = 90.0
-"""A life that is never quiet is looked at after this."""
+"""A life that is never quiet is looked at after this, or after its `patience_s`."""
 PLACES = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")
 OURS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
@@ -50,12 +52,12 @@ OURS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 class Stage:
     """`namespace` of a life is also the prefix of its nodes and the value of their label `life`."""
 
-    def __init__(self, cluster: Cluster, factory: InformerFactory) -> None:
+    def __init__(self, cluster: Cluster, factory: InformerFactory, *, is_koordinator: bool = False) -> None:
         self.cluster = cluster
         self.pods = factory.informer(core.Pod)
         self.kubelets: dict[str, Kubelet] = {}
         self._changed_s: dict[str, float] = defaultdict(float)
-        for view in VIEWS:
+        for view in (*VIEWS, *(KOORDINATOR_VIEWS if is_koordinator else ())):
             informer = factory.informer(view)
             informer.add_handler(self._note, lambda _, new: self._note(new), self._note)
         nodes = factory.informer(core.Node)
@@ -71,11 +73,11 @@ class Stage:
         life = node.metadata.labels.get("life", "")
         self._changed_s[life] = self._changed_s[""] = asyncio.get_running_loop().time()
 
-    async def quiet(self, namespace: str, quiet_s: float) -> None:
+    async def quiet(self, namespace: str, quiet_s: float, patience_s: float = PATIENCE_S) -> None:
         """Until nothing has changed for `quiet_s`; nowhere without a namespace."""
         loop = asyncio.get_running_loop()
         begun_s = self._changed_s[namespace] = loop.time()
-        while loop.time() - begun_s < PATIENCE_S:
+        while loop.time() - begun_s < patience_s:
             left_s = self._changed_s[namespace] + quiet_s - loop.time()
             if left_s <= 0:
                 return
@@ -251,5 +253,6 @@ def _place(pod: core.Pod) -> int | None:
 
 def view_of(kind: str) -> type[Object]:
     """The view of a kind of the groups that lives are about."""
-    found = next(each for each in kinds.BUILT_IN if each.kind == kind and each.group != "events.k8s.io")
+    known = (*kinds.BUILT_IN, *kinds.CUSTOM)
+    found = next(each for each in known if each.kind == kind and each.group != "events.k8s.io")
     return kinds.view_of(found)

@@ -111,6 +111,21 @@ def test_an_owner_that_needs_more_than_is_reserved_takes_free_room_unless_the_re
     play(story)
 
 
+def test_reservations_on_nodes_that_an_owner_does_not_select_are_not_told() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="16")
+        put_reservation(world, reservation("elsewhere", cpu="4"))
+        await world.settle()
+        body = owned("picky", cpu="1")
+        body["spec"]["nodeSelector"] = {"disk": "ssd"}
+        world.api.put("Pod", body)
+        await world.settle()
+        assert "didn't match Pod's node affinity/selector" in condition(world, "picky")
+        assert "Reservation(s)" not in condition(world, "picky")
+
+    play(story)
+
+
 def test_a_restricted_reservation_gives_no_more_than_it_holds() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="16")

@@ -11,13 +11,15 @@ AllocatedDeviceStatus: shareID
 AppArmorProfile: localhostProfile
 AzureDiskVolumeSource: cachingMode fsType kind readOnly
 AzureFilePersistentVolumeSource: secretNamespace
-CSIDriverSpec: attachRequired fsGroupPolicy nodeAllocatableUpdatePeriodSeconds podInfoOnMount requiresRepublish
-  seLinuxMount serviceAccountTokenInSecrets storageCapacity
+CSIDriverSpec: attachRequired fsGroupPolicy nodeAllocatableUpdatePeriodSeconds podInfoOnMount
+  requiresRepublish seLinuxMount serviceAccountTokenInSecrets storageCapacity
+CSINodeDriver: topologyKeys
 CSIVolumeSource: fsType readOnly
 CapacityRequestPolicy: default
 CapacityRequestPolicyRange: max step
 CertificateSigningRequestSpec: expirationSeconds
 ClientIPConfig: timeoutSeconds
+ClusterRole: rules
 ClusterTrustBundleProjection: name optional signerName
 ConfigMap: immutable
 ConfigMapEnvSource: optional
@@ -25,6 +27,7 @@ ConfigMapKeySelector: optional
 ConfigMapProjection: optional
 ConfigMapVolumeSource: defaultMode optional
 Container: restartPolicy
+ContainerImage: names
 ContainerStatus: started stopSignal
 CronJobSpec: failedJobsHistoryLimit startingDeadlineSeconds successfulJobsHistoryLimit suspend timeZone
 CustomResourceDefinitionVersion: deprecationWarning
@@ -47,14 +50,16 @@ EndpointAddress: nodeName
 EndpointConditions: ready serving terminating
 EndpointPort: appProtocol name protocol
 EndpointSlice: endpoints ports
+Event: reportingComponent reportingInstance
 ExactDeviceRequest: adminAccess
 FCVolumeSource: lun
 FileKeySelector: optional
+FlowSchemaSpec: matchingPrecedence
 GRPCAction: service
 GlusterfsPersistentVolumeSource: endpointsNamespace
 HPAScalingRules: selectPolicy stabilizationWindowSeconds tolerance
 HorizontalPodAutoscalerSpec: minReplicas targetCPUUtilizationPercentage
-HorizontalPodAutoscalerStatus: currentCPUUtilizationPercentage observedGeneration
+HorizontalPodAutoscalerStatus: currentCPUUtilizationPercentage currentMetrics observedGeneration
 HostPathVolumeSource: type
 ISCSIPersistentVolumeSource: initiatorName
 ISCSIVolumeSource: initiatorName
@@ -69,6 +74,7 @@ JobStatus: failedIndexes ready terminating
 KeyToPath: mode
 LeaseSpec: holderIdentity leaseDurationSeconds leaseTransitions preferredHolder strategy
 Lifecycle: stopSignal
+LimitedPriorityLevelConfiguration: nominalConcurrencyShares
 LoadBalancerIngress: ipMode
 LocalVolumeSource: fsType
 MatchResources: matchPolicy
@@ -88,6 +94,7 @@ PersistentVolumeSpec: volumeAttributesClassName volumeMode
 PodCertificateProjection: maxExpirationSeconds
 PodDNSConfigOption: value
 PodDisruptionBudgetSpec: unhealthyPodEvictionPolicy
+PodDisruptionBudgetStatus: currentHealthy desiredHealthy disruptionsAllowed expectedPods
 PodFailurePolicyOnExitCodesRequirement: containerName
 PodResourceClaim: resourceClaimName resourceClaimTemplateName
 PodResourceClaimStatus: resourceClaimName
@@ -97,13 +104,17 @@ PodSpec: activeDeadlineSeconds automountServiceAccountToken enableServiceLinks h
   preemptionPolicy priority runtimeClassName setHostnameAsFQDN shareProcessNamespace
   terminationGracePeriodSeconds
 PortStatus: error
-PriorityClass: preemptionPolicy
+PriorityClass: preemptionPolicy value
 Probe: terminationGracePeriodSeconds
-ProjectedVolumeSource: defaultMode
+ProjectedVolumeSource: defaultMode sources
+QueuingConfiguration: handSize queueLengthLimit queues
 ReplicaSetSpec: replicas
 ReplicaSetStatus: terminatingReplicas
 ReplicationControllerSpec: replicas
+ResourcePolicyRule: namespaces
 ResourceSliceSpec: allNodes nodeName perDeviceNodeSelection
+Role: rules
+RoleRef: apiGroup
 RollingUpdateStatefulSetStrategy: partition
 SeccompProfile: localhostProfile
 Secret: immutable
@@ -111,19 +122,21 @@ SecretEnvSource: optional
 SecretKeySelector: optional
 SecretProjection: optional
 SecretVolumeSource: defaultMode optional
-SecurityContext: allowPrivilegeEscalation privileged procMount readOnlyRootFilesystem runAsGroup runAsNonRoot
-  runAsUser
+SecurityContext: allowPrivilegeEscalation privileged procMount readOnlyRootFilesystem runAsGroup
+  runAsNonRoot runAsUser
 ServiceAccount: automountServiceAccountToken
 ServiceAccountTokenProjection: expirationSeconds
 ServicePort: appProtocol
 ServiceReference: path port
 ServiceSpec: allocateLoadBalancerNodePorts internalTrafficPolicy ipFamilyPolicy loadBalancerClass
   trafficDistribution
-StatefulSetSpec: replicas revisionHistoryLimit
-StatefulSetStatus: collisionCount observedGeneration
+StatefulSetOrdinals: start
+StatefulSetSpec: replicas revisionHistoryLimit serviceName
+StatefulSetStatus: availableReplicas collisionCount observedGeneration
 StorageClass: allowVolumeExpansion reclaimPolicy volumeBindingMode
 SuccessPolicyRule: succeededCount succeededIndexes
 TokenRequest: expirationSeconds
+TokenRequestSpec: audiences
 Toleration: tolerationSeconds
 TopologySpreadConstraint: minDomains nodeAffinityPolicy nodeTaintsPolicy
 TypedLocalObjectReference: apiGroup

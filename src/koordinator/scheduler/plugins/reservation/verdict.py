@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import pod_resources
+from koordinator.api import node_affinity, pod_resources
 from koordinator.api.resource_list import Amounts
 from koordinator.api.resource_vector import texts
 from koordinator.scheduler.plugin.capabilities import ApiAnswer, ApiRequest
@@ -102,6 +102,11 @@ class NodeJudge:
             node_labels,
         )
 
+    def is_selected(self, state: OwnerState, row: int) -> bool:
+        """Return whether node selector and required node affinity of the pod hold for the node of a row."""
+        node = self._table.node_at(row)
+        return node is not None and node_affinity.selects(state.pod.pod.spec, node)
+
     def matched(self, state: OwnerState, row: int) -> list[ReservationRecord]:
         """Return the reservations on a row that the pod may use, by order and name; of a pod that takes no notice of
         reservations all of them."""
@@ -173,8 +178,9 @@ def score(state: OwnerState, record: ReservationRecord) -> int:
 
 
 def reasons(judge: NodeJudge, state: OwnerState, found: Diagnosis) -> list[str]:
-    """Return the texts for users, most of them with a number of reservations."""
-    rows = sorted(judge.ledger.rows_of(state.groups))
+    """Return the texts for users, most of them with a number of reservations; none of those on nodes that the pod does
+    not select."""
+    rows = [row for row in sorted(judge.ledger.rows_of(state.groups)) if judge.is_selected(state, row)]
     counts = {str(row): _counts(judge, state, row, found) for row in rows}
     return matching.reasons(counts, state.asked.must_reserve)
 
