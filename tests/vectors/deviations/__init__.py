@@ -27,6 +27,7 @@ _LENT = "What nodes lend (Batch, Mid, devices)"
 _QUOTAS = "Quotas in the scheduler"
 _SUPPRESSING = "Suppressing and bursting CPU, protecting memory"
 _QUOTA_AREAS = ("quota-runtime", "quota-min-scale", "quota-accounting", "quota-guarantee")
+_QUOTA_EVENTS = (*_QUOTA_AREAS, "quota-admission")
 
 TABLE = (
     Deviation(
@@ -350,6 +351,14 @@ TABLE = (
         Derived(quotas.judged_by_the_last_pod),
     ),
     Deviation(
+        "shares-rounded-by-themselves",
+        _QUOTA_EVENTS,
+        "children share what there is, no more and no less",
+        _QUOTAS,
+        "largest remainders",
+        Derived(quotas.rounded_each),
+    ),
+    Deviation(
         "recounted-pods",
         _QUOTA_AREAS,
         "pods count with the resources that their quota names now",
@@ -359,11 +368,51 @@ TABLE = (
     ),
     Deviation(
         "requests-of-former-children",
-        _QUOTA_AREAS,
+        _QUOTA_EVENTS,
         "a parent loses with a child what the child brought, not what it asked for",
         _QUOTAS,
         "whose request is above its maximum",
         Derived(quotas.taken_as_a_whole),
+    ),
+    Deviation(
+        "minima-asked-for-at-once",
+        _QUOTA_EVENTS,
+        "what a quota keeps for itself does not depend on whether it ever had pods",
+        _QUOTAS,
+        "its minimum at once",
+        Derived(quotas.asked_late),
+    ),
+    Deviation(
+        "guarantees-of-former-children",
+        _QUOTA_AREAS,
+        "nothing is guaranteed to a quota that is gone",
+        _QUOTAS,
+        "guaranteed to a quota",
+        Derived(quotas.with_former_guarantees),
+    ),
+    Deviation(
+        "guarantees-of-reserved-quotas",
+        _QUOTA_AREAS,
+        "what system and default pods use is not taken from the others twice",
+        _QUOTAS,
+        "out of the pool once",
+        Derived(quotas.with_guarantees_of_reserved),
+    ),
+    Deviation(
+        "victims-in-vain",
+        ("quota-preemption",),
+        "nobody is evicted where the quota has no room all the same, which is seen before",
+        _QUOTAS,
+        "in the way of both",
+        Derived(quotas.taken_twice),
+    ),
+    Deviation(
+        "labels-of-trees",
+        ("quota-requeue-hint",),
+        "labels of trees mean nothing where trees are switched off",
+        _QUOTAS,
+        "has the label of a tree",
+        Derived(quotas.by_labels_of_trees),
     ),
     Deviation(
         "minima-scaled-at-once",
@@ -375,7 +424,7 @@ TABLE = (
     ),
     Deviation(
         "pods-of-parents",
-        _QUOTA_AREAS,
+        _QUOTA_EVENTS,
         "what pods in a parent use, its children do not share",
         _QUOTAS,
         "`SupportParentQuotaSubmitPod`",

@@ -1,24 +1,36 @@
 """What the reference answers about trees of quotas, worked out from what we answer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota import evictions
+from koordinator.api.resource_vector import add_in_place
+from koordinator.scheduler.plugins.elastic_quota import evictions, runtime, runtime_calculator
 from koordinator.scheduler.plugins.elastic_quota.evictions import QuotaPod
 from koordinator.scheduler.plugins.elastic_quota.quota import (
+    OUTSIDE_THE_SHARES,
     ROOT,
     Nanos,
     Quota,
     QuotaSpec,
     Sums,
     exceeding,
+    grown,
     negated,
+    to_units,
+)
+from koordinator.scheduler.plugins.elastic_quota.runtime_calculator import (
+    ChildQuota,
+    ChildQuotas,
+    RuntimeCalculator,
 )
 from koordinator.scheduler.plugins.elastic_quota.tree import GroupQuotaTree
-from tests.vectors.adapters.scheduler_quota_tree import Play
+from koordinator.scheduler.plugins.preemption import victims
+from tests.vectors.adapters.scheduler_quota_tree import RESERVED, Play
 from tests.vectors.deviations.question import Ask, Case, Question
 
 _SHARES = ("runtime", "autoScaleMin")
@@ -76,26 +88,6 @@ def counted_once(case: Case, ask: Ask) -> Any:
     return _mixed(ask(case), ask({**case, "steps": steps}), lambda field: field not in (*_SHARES, *_SPEC))
 
 
-def shared_with_pods_of_parents(case: Case, ask: Ask) -> Any:
-    """Children share all that their parent has, also what the parent's own pods use."""
-    if "steps" not in case:
-        return None
-    parents = {step["quota"].get("parent") or ROOT for step in case["steps"] if step["op"] == "setQuota"} - {
-        ROOT
-    }
-    steps = []
-    for step in case["steps"]:
-        is_own = step.get("quota") in parents if isinstance(step.get("quota"), str) else False
-        if is_own and step["op"] in ("reserve", "unreserve"):
-            continue
-        if is_own and step["op"] in ("podAdd", "podUpdate"):
-            step = {**step, "pod": {**step["pod"], "node": ""}}
-        steps.append(step)
-    if steps == case["steps"]:
-        return None
-    return _mixed(ask(case), ask({**case, "steps": steps}), lambda field: field in _SHARES)
-
-
 def judged_by_the_last_pod(case: Case, ask: Ask) -> Any:
     """Over-use is judged by the resources that the pod looked at last asks for."""
     if case["kind"] == "monitor":
@@ -123,12 +115,23 @@ def _revoke(used: Amounts, runtime: Amounts, assigned: Iterable[QuotaPod]) -> li
     return evicted
 
 
+def rounded_each(case: Case, ask: Ask) -> Any:
+    """Each part of what is shared out is rounded by itself, so that all together are more or less than there is."""
+    with (
+        mock.patch.object(runtime, "split", _split),
+        mock.patch.object(runtime_calculator, "ARRAYS_FROM", 2**63),
+        mock.patch.object(ChildQuotas, "_have_enough", lambda *_: False),
+    ):
+        return ask(case)
+
+
+def _split(amount: int, weights: list[int]) -> list[int] | None:
+    whole = float(sum(weights))
+    return None if whole <= 0 else [int(float(weight) * float(amount) / whole + 0.5) for weight in weights]
+
+
 class _TakesWholeRequests(GroupQuotaTree):
     """A parent loses all that a quota asks for when that goes, also what is above its max and never came to it."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._missing: dict[str, Nanos] = {}
 
     def _detach(self, quota: Quota) -> None:
         super()._detach(quota)
@@ -139,51 +142,179 @@ class _TakesWholeRequests(GroupQuotaTree):
             left = parent.below.request
             taken = {name: min(amount, left.get(name, 0)) for name, amount in beyond.items()}
             self._pass_on(parent.spec.name, Sums(request=negated(taken)))
-            gone = self._missing.setdefault(parent.spec.name, {})
-            for name, amount in taken.items():
-                gone[name] = gone.get(name, 0) + amount
 
     def _change(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
         is_reset = (quota.spec.is_parent, quota.lends) != (spec.is_parent, lends)
         super()._change(quota, spec, lends)
-        if is_reset:
-            for name, gone in self._missing.items():
-                self._pass_on(name, Sums(request=gone))
-            self._missing = {}
+        if is_reset:  # all is counted anew
+            for name in sorted(self._quotas, key=lambda name: len(self.path(name)), reverse=True):
+                known = self._quotas[name]
+                asked = dict(known.own.request)
+                for each in self._quotas.values():
+                    if each.spec.parent == name:
+                        add_in_place(asked, each.limited_request)
+                self._pass_on(name, Sums(request=grown(asked, known.below.request)))
 
 
-def taken_as_a_whole(case: Case, ask: Ask) -> Any:
-    """What a quota that goes asks for leaves its parent without the limit that it came there with (G15)."""
-    if "steps" not in case or "args" in case:
+class _LevelAskedLate(RuntimeCalculator):
+    """Children share by what they were last heard to ask for."""
+
+    def __init__(self, *, scales_min: bool, keeps_guarantee: bool) -> None:
+        super().__init__(scales_min=scales_min, keeps_guarantee=keeps_guarantee)
+        self.heard: dict[str, Nanos] = {}
+
+    def _entry(self, child: Quota, name: str, unit: int) -> ChildQuota:
+        entry, heard = super()._entry(child, name, unit), self.heard.get(child.spec.name)
+        if heard is None:
+            return entry
+        return msgspec.structs.replace(entry, request=to_units(heard.get(name, 0), unit))
+
+
+class _AsksLate(GroupQuotaTree):
+    """A quota that does not lend asks for its minimum from when pods below it come, go or change."""
+
+    def _level(self, parent: str) -> RuntimeCalculator:
+        settings = {"scales_min": self._scales_min, "keeps_guarantee": self._keeps_guarantee}
+        return self._levels.setdefault(parent, _LevelAskedLate(**settings))
+
+    def _hear(self, quota: Quota, asked: Nanos) -> None:
+        level = self._level(quota.spec.parent)
+        assert isinstance(level, _LevelAskedLate)
+        if level.heard.get(quota.spec.name, quota.limited_request) != asked:
+            self._changing(quota.spec.parent)
+        level.heard[quota.spec.name] = dict(asked)
+        level.respecified(quota, quota.min)
+
+    def _hear_all(self, name: str) -> None:
+        for each in self._chains.of(self._quotas[name]).quotas if name in self._quotas else ():
+            if each.spec.name not in (ROOT, *OUTSIDE_THE_SHARES):
+                self._hear(each, each.limited_request)
+
+    def _pass_on(self, name: str, delta: Sums) -> None:
+        super()._pass_on(name, delta)
+        if any(delta.request.values()) or any(delta.non_preemptible_request.values()):
+            self._hear_all(name)
+
+    def _attach(self, quota: Quota) -> None:
+        super()._attach(quota)
+        if quota.spec.name not in OUTSIDE_THE_SHARES:
+            self._hear(quota, quota.limited_request if any(quota.below.request.values()) else {})
+            self._hear_all(quota.spec.parent)
+
+    def _change(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
+        former, request, lent = quota.spec, quota.request, quota.lends
+        super()._change(quota, spec, lends)
+        if (former.is_parent, lent) != (spec.is_parent, lends):
+            for name in self._quotas:
+                self._hear_all(name)
+        elif former.max != spec.max:
+            ceiling = quota.max
+            self._hear(quota, {name: min(asked, ceiling.get(name, asked)) for name, asked in request.items()})
+        if (former.max, former.min) != (spec.max, spec.min):
+            self._hear_all(spec.parent)
+
+
+class _KeepsFormerGuarantees(GroupQuotaTree):
+    """Of what was guaranteed to a quota that goes, its parent loses only what pods use; it takes no more elsewhere."""
+
+    _leaving: Quota | None = None
+
+    def _detach(self, quota: Quota) -> None:
+        self._leaving = quota
+        super()._detach(quota)
+        self._leaving = None
+
+    def _allocate(self, name: str, delta: Nanos) -> None:
+        leaving, self._leaving = self._leaving, None
+        super()._allocate(name, delta if leaving is None else negated(leaving.below.used))
+
+    def _allocated(self, quota: Quota) -> Nanos:
+        return dict(quota.below.used)
+
+
+class _SharesAll(GroupQuotaTree):
+    """Children share all that their parent has, also what the parent's own pods use."""
+
+    def _total_for(self, parent: str) -> Nanos:
+        return (
+            super()._total_for(parent)
+            if parent in (ROOT, *OUTSIDE_THE_SHARES)
+            else self._quotas[parent].runtime
+        )
+
+
+def _played(kind: type[GroupQuotaTree]) -> Callable[[Case, Ask], Any]:
+    def answer(case: Case, ask: Ask) -> Any:
+        if "steps" not in case:
+            return None
+        with mock.patch.object(Play, "kinds", (kind, *Play.kinds)):
+            return ask(case)
+
+    return answer
+
+
+taken_as_a_whole = _played(_TakesWholeRequests)
+"""What a quota that goes asks for leaves its parent without the limit that it came there with (G15)."""
+shared_with_pods_of_parents = _played(_SharesAll)
+asked_late = _played(_AsksLate)
+with_former_guarantees = _played(_KeepsFormerGuarantees)
+
+
+def with_guarantees_of_reserved(case: Case, ask: Ask) -> Any:
+    """What system and default pods use is guaranteed to them, besides being taken out of the pool."""
+    if "steps" not in case or not (case.get("options") or {}).get("guaranteeUsage"):
         return None
-    return Play(case.get("options") or {}, _TakesWholeRequests).run(case["steps"])
+    steps: list[Case] = []
+    for name, ceiling in RESERVED.items():
+        double = {"name": f"{name}-2", "max": resource_list.to_wire(ceiling), "weight": {"none": "1"}}
+        steps.append({"op": "setQuota", "quota": double})
+    for step in case["steps"]:
+        steps.append(step)
+        doubled = {
+            key: f"{step[key]}-2"
+            for key in ("quota", "oldQuota")
+            if isinstance(step.get(key), str) and step[key] in RESERVED
+        }
+        if doubled:
+            steps.append({**step, **doubled})
+    return _mixed(ask(case), ask({**case, "steps": steps}), lambda field: field in _SHARES)
 
 
 def scaled_on_demand(question: Question) -> bool:
     """A child keeps its whole minimum until somebody asks for it.
 
-    Only the shares below a parent whose minima do not fit may differ, and only until each of its children was
-    refreshed twice after the last change: the first time scales them all, the second time shares by that. A minimum
-    is ours or the whole one, and a share is away from ours by no more than was ever scaled away below that parent.
+    Only shares below parents whose minima do not fit may differ, and only until each of their children was refreshed
+    twice after the last change, for each of the levels: the first time scales them all, the second time shares by
+    that. A share, or a scaled minimum, is away from ours by no more than was ever scaled away on the levels above it.
     """
     if "steps" not in question.input or not (question.input.get("options") or {}).get("minScale", True):
         return False
     for check, (specs, refreshed) in _refreshes(question.input["steps"]).items():
         for name, fields in question.expected[check].items():
-            parent = specs[name]["parent"] if name in specs else None
-            siblings = [each for each in specs.values() if each["parent"] == parent]
-            is_settled = all(refreshed.get(each["name"], 0) >= 2 for each in siblings)
+            levels = list(_levels_above(specs, name))
+            enough = 2 * len(levels)
+            is_settled = all(refreshed.get(each["name"], 0) >= enough for level in levels for each in level)
             for field, value in fields.items():
                 ours = question.ours[check][name][field]
                 if question.same(value, ours):
                     continue
                 if field not in _SHARES or is_settled:
                     return False
-                if field == "autoScaleMin" and not question.same(value, specs[name].get("min") or {}):
-                    return False
-                if not _is_within(value, ours, _scaled_away(siblings, question, check)):
+                if field == "autoScaleMin" and question.same(value, specs[name].get("min") or {}):
+                    continue
+                away = resource_list.sum_of(_scaled_away(level, question, check) for level in levels)
+                if not _is_within(value, ours, away):
                     return False
     return True
+
+
+def _levels_above(specs: dict[str, Case], name: str) -> Iterator[list[Case]]:
+    """The children of its parent, of the parent's parent, and so on."""
+    for _ in specs:
+        if name in specs:
+            parent = specs[name]["parent"]
+            yield [each for each in specs.values() if each["parent"] == parent]
+            name = parent
 
 
 def _is_within(value: Case, ours: Case, tolerance: Amounts) -> bool:
@@ -231,3 +362,50 @@ def _scaled_away(siblings: list[Case], question: Question, check: str) -> Amount
         if step.get("id") == check:
             break
     return most
+
+
+class _TakenTwice(Exception):
+    """A pod is taken away from where it is not any more."""
+
+
+def taken_twice(case: Case, ask: Ask) -> Any:
+    """Who is in the way of the node, and of a quota without room in any case, is taken away twice."""
+    if case["kind"] != "victims":
+        return None
+    with mock.patch.object(victims, "select", _select(victims.select)):
+        try:
+            return ask(case)
+        except _TakenTwice:
+            return {"status": "Error", "victims": []}
+
+
+def _select(select: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(
+        *asked: Any,
+        take: Callable[..., None],
+        fits: Callable[[], bool],
+        may_stay: Callable[[], bool],
+        **more: Any,
+    ) -> Any:
+        has_room = True
+
+        def note_room() -> bool:
+            nonlocal has_room
+            has_room = fits()
+            return has_room
+
+        def take_once(victim: victims.Victim) -> None:
+            take(victim)
+            if not (has_room or may_stay()):
+                raise _TakenTwice
+
+        return select(*asked, take=take_once, fits=note_room, may_stay=may_stay, **more)
+
+    return checked
+
+
+def by_labels_of_trees(case: Case, ask: Ask) -> Any:
+    """A quota with the label of a tree wakes nobody, also where trees are switched off and the label means nothing."""
+    new = case.get("new") or {}
+    is_compared = case["kind"] == "quotaUpdate" and case.get("old") and new.get("treeId")
+    return {"hint": "Skip"} if is_compared and "MultiQuotaTree" not in (case.get("gates") or ()) else None

@@ -222,6 +222,8 @@ class Quota(msgspec.Struct, kw_only=True):
 
     spec: QuotaSpec
     lends: bool
+    keeps: bool = False
+    """Whether what is allocated is never taken back."""
     min: Nanos = {}
     max: Nanos = {}
     weight: Nanos = {}
@@ -278,8 +280,8 @@ class Quota(msgspec.Struct, kw_only=True):
 
     @property
     def guaranteed(self) -> Nanos:
-        """Return what is never taken back: the minimum, or what was allocated already."""
-        return maximum(self.allocated, self.min)
+        """Return what is never taken back: the minimum, or what was allocated already; nothing unless it `keeps`."""
+        return maximum(self.allocated, self.min) if self.keeps else {}
 
     def _limited(self) -> Nanos:
         ceiling = self.max

@@ -354,7 +354,7 @@ class RuntimeCalculator:
 
     def keeps(self, child: Quota) -> None:
         """Note that what a child is guaranteed changed, or its scaled minimum."""
-        row, guaranteed = self._row(child.spec.name), self._guaranteed(child)
+        row, guaranteed = self._row(child.spec.name), child.guaranteed
         for name, columns in self._columns.items():
             if columns.keep(row, self._least(child, guaranteed, name, columns.per_unit)):
                 self.version += 1
@@ -386,12 +386,9 @@ class RuntimeCalculator:
         return ChildQuota(
             weight=to_units(child.weight.get(name, 0), unit),
             request=to_units(child.limited_request.get(name, 0), unit),
-            least=self._least(child, self._guaranteed(child), name, unit),
+            least=self._least(child, child.guaranteed, name, unit),
             lends=child.lends,
         )
-
-    def _guaranteed(self, child: Quota) -> Nanos:
-        return child.guaranteed if self._keeps_guarantee else {}
 
     def _least(self, child: Quota, guaranteed: Nanos, name: str, unit: int) -> int:
         """Return what a child is sure of before scaling."""

@@ -147,11 +147,12 @@ class GroupQuotaTree:
         """Note that a quota is new or has changed. Parents may come later than their children."""
         if spec.name == ROOT:
             return
-        lends = spec.lends and not self._keeps_guarantee
+        keeps = self._keeps_guarantee
+        lends = spec.lends and not keeps
         self._touched.add(spec.name)
         quota = self._quotas.get(spec.name)
         if quota is None:
-            quota = Quota(spec=spec, lends=lends, below=self._from_children(spec.name))
+            quota = Quota(spec=spec, lends=lends, keeps=keeps, below=self._from_children(spec.name))
             self._quotas[spec.name] = quota
             quota.follow(spec, lends=lends)
             self._attach(quota)
@@ -172,7 +173,6 @@ class GroupQuotaTree:
             self._changing(spec.parent).respecified(quota, former_min)
         self._pass_on(spec.parent, passed_on(quota).minus(before))
         self._guarantee(quota, former_guarantee)
-        self._reallocate(quota)
 
     def _respecify(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
         """Takes over a spec; pods are counted anew where it names other resources."""
@@ -183,6 +183,8 @@ class GroupQuotaTree:
                 quota.pods[key] = counted
                 quota.own.add(delta)
                 quota.below.add(delta)
+            if self._keeps_guarantee:
+                quota.allocated = self._allocated(quota)
         quota.follow(spec, lends=lends)
         if spec.name in self._levels:
             self._changing(spec.name).set_names(self._names(spec.name))
@@ -210,22 +212,19 @@ class GroupQuotaTree:
         parent = quota.spec.parent
         self._count_names(quota, 1)
         if quota.spec.name not in OUTSIDE_THE_SHARES:
+            if self._keeps_guarantee:
+                quota.allocated = self._allocated(quota)
             self._changing(parent).attach(quota)
+            self._allocate(parent, quota.guaranteed)
         self._pass_on(parent, passed_on(quota))
-        if self._keeps_guarantee and quota.spec.name not in OUTSIDE_THE_SHARES:
-            quota.allocated = self._allocated(quota)
-            level = self._changing(parent)
-            level.keeps(quota)
-            self._children_changed(quota, quota.guaranteed, is_leaf_or_was=len(level.children) == 1)
 
     def _detach(self, quota: Quota) -> None:
         parent = quota.spec.parent
         self._count_names(quota, -1)
         if quota.spec.name not in OUTSIDE_THE_SHARES:
             self._changing(parent).detach(quota)
+            self._allocate(parent, negated(quota.guaranteed))
         self._pass_on(parent, passed_on(quota).negative())
-        is_leaf = not self._level(parent).children
-        self._children_changed(quota, negated(quota.guaranteed), is_leaf_or_was=is_leaf)
 
     def _count_names(self, quota: Quota, sign: int) -> None:
         self._chains.forget()
@@ -272,9 +271,9 @@ class GroupQuotaTree:
             self._allocate(quota.spec.parent, delta)
 
     def _allocate(self, name: str, delta: Nanos) -> None:
-        """Children of a quota are guaranteed more or less; as far up as that reaches."""
+        """Own pods of a quota use more or less, or its children are guaranteed so; as far up as that reaches."""
         quota = self._quotas.get(name)
-        if quota is None or name in OUTSIDE_THE_SHARES:
+        if quota is None or not self._keeps_guarantee or name in OUTSIDE_THE_SHARES:
             return
         before, quota.allocated = quota.guaranteed, dict(quota.allocated)
         accumulate_in_place(quota.allocated, delta)
@@ -282,35 +281,13 @@ class GroupQuotaTree:
         if name != ROOT:
             self._guarantee(quota, before)
 
-    def _reallocate(self, quota: Quota) -> None:
-        """Allocate anew to a quota itself, from nothing."""
-        if self._keeps_guarantee:
-            before, quota.allocated = quota.guaranteed, self._allocated(quota)
-            if quota.spec.name != ROOT:
-                self._guarantee(quota, before)
-
     def _allocated(self, quota: Quota) -> Nanos:
-        if not self._is_above_others(quota):
-            return mask(quota.below.used, self._names(ROOT))
-        allocated: Nanos = {}
-        for child in self._level(quota.spec.name).children.values():
-            accumulate_in_place(allocated, child.guaranteed)
+        """Return what own pods use, and what children are guaranteed."""
+        allocated = dict(quota.own.used)
+        if quota.spec.name in self._levels:
+            for child in self._levels[quota.spec.name].children.values():
+                accumulate_in_place(allocated, child.guaranteed)
         return allocated
-
-    def _is_above_others(self, quota: Quota) -> bool:
-        name = quota.spec.name
-        return quota.spec.is_parent or (name in self._levels and bool(self._levels[name].children))
-
-    def _children_changed(self, child: Quota, delta: Nanos, *, is_leaf_or_was: bool) -> None:
-        """Note that a child came or went, with its guarantee; what a leaf uses is allocated to it, and not to a
-        parent."""
-        parent = self._quotas.get(child.spec.parent)
-        if parent is None or not self._keeps_guarantee or child.spec.name in OUTSIDE_THE_SHARES:
-            return
-        if is_leaf_or_was:
-            self._reallocate(parent)
-        else:
-            self._allocate(parent.spec.name, delta)
 
     # Pods
 
@@ -365,15 +342,14 @@ class GroupQuotaTree:
         self._touched.update(chain.names)
         if chain.is_outside:
             self._pool_changed()
-        self._used_otherwise(quota)
+        self._used_otherwise(quota, delta)
         return True
 
-    def _used_otherwise(self, quota: Quota) -> None:
+    def _used_otherwise(self, quota: Quota, delta: Nanos) -> None:
         """Note that the own pods of a quota use more or less."""
         if quota.spec.name in self._levels:
             self._changing(quota.spec.name)
-        if not self._is_above_others(quota):
-            self._reallocate(quota)
+        self._allocate(quota.spec.name, delta)
 
     def _count(self, quota: Quota, pod: QuotaPodRequest, *, is_assigned: bool) -> None:
         counted = count_pod(nanos_of(pod.request), quota.max, pod.is_preemptible, is_assigned)
@@ -390,7 +366,7 @@ class GroupQuotaTree:
         quota.own.add(delta)
         self._pass_on(quota.spec.name, delta)
         if any(delta.used.values()):
-            self._used_otherwise(quota)
+            self._used_otherwise(quota, delta.used)
 
     # Runtime goes down
 
