@@ -63,7 +63,7 @@ class Mutator:
 
     def _change_members(self, chance: random.Random, place: Place, value: Json) -> None:
         other = chance.choice(self._seen[place])
-        names = sorted(name for name in other if name not in FIXED)
+        names = sorted(name for name in other if name not in FIXED) if isinstance(other, dict) else []
         if names:
             name = chance.choice(names)
             value[name] = copy.deepcopy(other[name])

@@ -46,10 +46,10 @@ def _reconcile(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_empty(value: Any) -> Any:
-    """Maps without members are dropped."""
+    """Maps and lists without members are dropped."""
     if isinstance(value, dict):
         members = {key: without_empty(member) for key, member in value.items()}
-        return {key: member for key, member in members.items() if member != {}}
+        return {key: member for key, member in members.items() if member not in ({}, [])}
     return [without_empty(item) for item in value] if isinstance(value, list) else value
 
 

@@ -82,6 +82,8 @@ def _step(tree: QuotaTree, current: dict[str, Any], step: dict[str, Any], gates:
             _rules(gates),
             _Pods(step.get("pods") or []),
         )
+        if validation.is_same(from_builtins(old_body, ElasticQuota), from_builtins(body, ElasticQuota)):
+            return _shown(verdict)  # nothing is noted
     if not verdict.allowed:
         return _shown(verdict)
     current[name] = body
