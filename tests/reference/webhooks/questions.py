@@ -1,9 +1,11 @@
 """Questions about pods and quotas at admission."""
 
 import copy
+import json
 from typing import Any
 
 from tests.reference.compare import KEPT
+from tests.reference.webhooks import draws, quota_draws
 from tests.vectors.runner import find_areas
 
 Json = dict[str, Any]
@@ -28,8 +30,8 @@ _LATER_GATES = ("GangPendingPodsConditionPatch", "EnableBatchScheduleNodeSnapsho
 
 
 def _pod_validate(asked: Json) -> Json | None:
-    """Binding admission came after the release; an update has an old pod."""
-    if asked["op"] == "binding":
+    """Binding admission came after the release; an update has an old pod; API servers refuse negative amounts."""
+    if asked["op"] == "binding" or ': "-' in json.dumps(asked):
         return None
     if asked.get("operation") == "UPDATE" and "oldPod" in asked and asked["oldPod"] is None:
         return {**asked, "operation": "CREATE"}
@@ -64,10 +66,22 @@ def _pod_inject(asked: Json) -> Json | None:
     return None if is_mistaken else asked
 
 
+def _quota_webhook(asked: Json) -> Json | None:
+    """Steps have what they are about. A root quota with a malformed weight has none to show."""
+    whole = all(
+        ("pod" in step and ("oldPod" in step or step["op"] == "podCreate"))
+        if step["op"].startswith("pod")
+        else "quota" in step
+        for step in asked["steps"]
+    )
+    return asked if whole else None
+
+
 def _elasticquota_webhook(asked: Json) -> Json | None:
-    if asked["kind"] != "pod":
-        return asked
-    return {"old": {}, "operation": "create", **asked}
+    """Quotas have names of their own."""
+    existing = {each["name"]: each for each in asked["existing"]}
+    shared = {"old": {}, "operation": "create"} if asked["kind"] == "pod" else {}
+    return {**shared, **asked, "existing": list(existing.values())}
 
 
 MEND = {
@@ -76,6 +90,7 @@ MEND = {
     "pod-inject": _pod_inject,
     "pod-validate": _pod_validate,
     "quota-evaluate": _quota_evaluate,
+    "quota-webhook": _quota_webhook,
 }
 _WHY = {
     "api-feature-gates": "gates that came later, or that are registered by a package that needs C",
@@ -99,3 +114,14 @@ def _outdated() -> dict[str, dict[str, str]]:
 
 
 OUTDATED = _outdated()
+DRAW = {
+    "api-feature-gates": quota_draws.feature_gates,
+    "colocationprofile-mutate": draws.profile_mutate,
+    "elasticquota-webhook": quota_draws.elasticquota_webhook,
+    "pod-inject": draws.pod_inject,
+    "pod-transform": draws.pod_transform,
+    "pod-validate": draws.pod_validate,
+    "quota-evaluate": quota_draws.quota_evaluate,
+    "quota-profile": quota_draws.quota_profile,
+    "quota-webhook": quota_draws.quota_webhook,
+}

@@ -60,8 +60,15 @@ func profiled(asked profileQuestion) (any, error) {
 		"profileTreeID": profile.Labels[extension.LabelQuotaTreeID],
 		"quota": map[string]any{
 			"name": quota.Name, "namespace": quota.Namespace, "labels": quota.Labels,
-			"min": quota.Spec.Min, "max": quota.Spec.Max,
+			"min": amounts(quota.Spec.Min), "max": amounts(quota.Spec.Max),
 			"totalResource": total, "unschedulableResource": unschedulable,
 		},
 	}, nil
+}
+
+func amounts(list corev1.ResourceList) corev1.ResourceList {
+	if list == nil {
+		return corev1.ResourceList{}
+	}
+	return list
 }

@@ -141,16 +141,40 @@ func (w *world) pod(pod, old *corev1.Pod) (answer, error) {
 }
 
 func (w *world) validate(operation admissionv1.Operation, old, quota *v1alpha1.ElasticQuota, pods []corev1.Pod) (string, error) {
+	if w.hasCircle() {
+		return "", errors.New("quotas in a circle are followed for ever")
+	}
 	checker := w.checker(pods)
+	asked := request(operation, old, quota)
 	reason, err := refusal(func() error {
-		return checker.ValidateQuota(context.TODO(), request(operation, old, quota), quota.DeepCopy())
+		decoded := &v1alpha1.ElasticQuota{}
+		if err := checker.DecodeRaw(asked.Object, decoded); err != nil {
+			return err
+		}
+		return checker.ValidateQuota(context.TODO(), asked, decoded)
 	})
 	if err == nil && reason == "" {
-		if delete(w.quotas, quota.Name); operation != admissionv1.Delete {
+		delete(w.quotas, quota.Name)
+		if _, known := w.topology.quotaInfoMap[quota.Name]; known { // not so after an update that changed nothing
 			w.quotas[quota.Name] = quota
 		}
 	}
 	return reason, err
+}
+
+func (w *world) hasCircle() bool {
+	known := w.topology.quotaInfoMap
+	for _, info := range known {
+		for range len(known) {
+			if info = known[info.ParentName]; info == nil {
+				break
+			}
+		}
+		if info != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func shown(reason string) answer {

@@ -64,6 +64,7 @@ def _step(tree: QuotaTree, current: dict[str, Any], step: dict[str, Any], gates:
         verdict = validation.check_delete(tree, name, _Pods(step.get("pods") or []))
         if verdict.allowed:
             tree.remove(name)
+            current.pop(name, None)
         return _shown(verdict)
     result: dict[str, Any] = {}
     if step["op"] == "create":
@@ -83,7 +84,9 @@ def _step(tree: QuotaTree, current: dict[str, Any], step: dict[str, Any], gates:
             _Pods(step.get("pods") or []),
         )
         if validation.is_same(from_builtins(old_body, ElasticQuota), from_builtins(body, ElasticQuota)):
-            return _shown(verdict)  # nothing is noted
+            if tree.get(name) is not None:
+                current[name] = body
+            return _shown(verdict)  # the tree stays as it is
     if not verdict.allowed:
         return _shown(verdict)
     current[name] = body

@@ -52,6 +52,14 @@ TABLE = (
         Derived(manager.without_amounts_of_whole_pods),
     ),
     Deviation(
+        "batch-of-nothing",
+        ("pod-transform",),
+        "a node offers what it reports under old names, also where something is reserved",
+        "Scheduler framework",
+        "adds no `batch-cpu`",
+        Derived(manager.with_batch_of_nothing),
+    ),
+    Deviation(
         "sidecar-amounts",
         ("api-pod-resources",),
         "a pod whose sidecars have no Batch limits would have none itself",

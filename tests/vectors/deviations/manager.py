@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 
-from koordinator.api import node_labels, qos, quantity, slo_config
+from koordinator.api import labels, node_labels, qos, quantity, slo_config
 from koordinator.api.annotations.node import third_party_by_priority
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -115,6 +115,17 @@ def without_amounts_of_whole_pods(case: Case, ask: Ask) -> Any:
         return None
     found = {**answer["pod"], "spec": {**answer["pod"]["spec"], "resources": whole}}
     return {"pod": without_empty({**found, "status": pod.get("status") or {}})}
+
+
+# pod-transform
+
+
+def with_batch_of_nothing(case: Case, ask: Ask) -> Any:
+    """Taking a reservation off a node names Batch amounts of zero first, which hide those under old names."""
+    if case["kind"] != "node" or labels.NODE_RESERVATION not in (case["object"].get("annotations") or {}):
+        return None
+    allocatable = {**dict.fromkeys(BATCH, "0"), **(case["object"].get("allocatable") or {})}
+    return ask({**case, "object": {**case["object"], "allocatable": allocatable}})
 
 
 # api-pod-resources
