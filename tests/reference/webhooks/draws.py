@@ -282,7 +282,51 @@ def _gpu_container(chance: random.Random) -> Json:
 # pod-inject and pod-transform
 
 
+def _in_tree(chance: random.Random) -> Json:
+    """A pod, and quotas and profiles of two trees; a namespace is bound to one quota."""
+    domain = "quota.scheduling.koordinator.sh"
+    free = chance.sample(NAMESPACES, 3)
+    quotas = []
+    for name in some(chance, ("q", "r", *NAMESPACES), 4):
+        bound = [free.pop()] if free and chance.random() < 0.4 else None
+        own = present(**{f"{domain}/tree-id": maybe(chance, 0.8, chance.choice(("t1", "t2", "")))})
+        annotations = present(**{f"{domain}/namespaces": bound and json.dumps(bound)})
+        quotas.append(
+            {"metadata": {"name": name, "namespace": "k", "labels": own, "annotations": annotations}}
+        )
+    profiles = [
+        {
+            "metadata": {"name": tree, "namespace": "k", "labels": {f"{domain}/tree-id": tree}},
+            "spec": present(quotaName="q", nodeSelector=maybe(chance, 0.9, selector(chance))),
+        }
+        for tree in ("t1", "t2")
+        if chance.random() < 0.9
+    ]
+    expression = {"key": "x", "operator": "Exists"}
+    term = chance.choice(
+        ({"matchExpressions": [expression]}, {"matchFields": [{**expression, "key": "metadata.name"}]})
+    )
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term] * chance.randint(1, 2)}
+    }
+    found = pod(chance)
+    found["spec"] = present(
+        affinity=maybe(chance, 0.5, chance.choice(({"nodeAffinity": required}, {"podAffinity": {}})))
+    )
+    if chance.random() < 0.5:
+        found["metadata"].setdefault("labels", {})[f"{domain}/name"] = chance.choice(("q", "r", "nobody"))
+    return {
+        "op": "quotaTreeAffinity",
+        "gate": chance.random() < 0.9,
+        "pod": found,
+        "quotas": quotas,
+        "profiles": profiles,
+    }
+
+
 def pod_inject(chance: random.Random) -> Json:
+    if chance.random() < 0.3:
+        return _in_tree(chance)
     if chance.random() < 0.4:
         requests = {name: chance.choice(_GPU_AMOUNTS) for name in some(chance, (*GPU, "cpu"), 4)}
         if "koordinator.sh/gpu" not in requests:  # the release takes GPUs without a ratio for none

@@ -38,14 +38,26 @@ def _pod_validate(asked: Json) -> Json | None:
     return asked
 
 
+def _profile_mutate(asked: Json) -> Json | None:
+    """Containers of a pod have names of their own."""
+    spec = asked["pod"].get("spec") or {}
+    names = [
+        each.get("name") for each in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    ]
+    return asked if len(set(names)) == len(names) else None
+
+
 def _quota_evaluate(asked: Json) -> Json | None:
     """How often a batch is tried again depended on nothing."""
     return None if asked["op"] == "retries" else asked
 
 
 def _gates(asked: Json) -> Json | None:
+    """kube-scheduler knows gates that need others, which `AllBeta=false` switches off."""
     if asked["op"] == "disabledByNodeSLO":
-        return asked
+        return asked if asked["query"] else None
+    if asked["component"] == "scheduler" and "AllAlpha" in asked["flag"] and "AllBeta" in asked["flag"]:
+        return None
     words = (*asked["query"], asked["flag"])
     absent = (*_LATER_GATES, *_RUNTIME_HOOKS) if asked["component"] in ("scheduler", "koordlet") else ()
     return None if any(name in word for name in absent for word in words) else asked
@@ -56,10 +68,11 @@ def _pod_inject(asked: Json) -> Json | None:
     if asked["op"] == "quotaTreeAffinity":
         by_tree = {(each["metadata"].get("labels") or {}).get(TREE_ID): each for each in asked["profiles"]}
         profiles = {each["metadata"].get("name"): each for each in by_tree.values()}
-        quotas = {}
-        for each in asked["quotas"]:
-            bound = (each["metadata"].get("annotations") or {}).get(NAMESPACES)
-            quotas[bound or each["metadata"].get("name")] = each
+        by_name = {each["metadata"].get("name"): each for each in asked["quotas"]}
+        quotas = {
+            (each["metadata"].get("annotations") or {}).get(NAMESPACES) or name: each
+            for name, each in by_name.items()
+        }
         return {**asked, "profiles": list(profiles.values()), "quotas": list(quotas.values())}
     requests = (asked.get("resources") or {}).get("requests") or {}
     is_mistaken = "koordinator.sh/gpu-core" in requests and "koordinator.sh/gpu-memory-ratio" not in requests
@@ -86,6 +99,7 @@ def _elasticquota_webhook(asked: Json) -> Json | None:
 
 MEND = {
     "api-feature-gates": _gates,
+    "colocationprofile-mutate": _profile_mutate,
     "elasticquota-webhook": _elasticquota_webhook,
     "pod-inject": _pod_inject,
     "pod-validate": _pod_validate,
@@ -115,7 +129,7 @@ def _outdated() -> dict[str, dict[str, str]]:
 
 OUTDATED = _outdated()
 DRAW = {
-    "api-feature-gates": quota_draws.feature_gates,
+    "api-feature-gates": lambda chance: _gates(quota_draws.feature_gates(chance)),
     "colocationprofile-mutate": draws.profile_mutate,
     "elasticquota-webhook": quota_draws.elasticquota_webhook,
     "pod-inject": draws.pod_inject,

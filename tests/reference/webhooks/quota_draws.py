@@ -1,6 +1,5 @@
 """Questions about quotas and feature gates, drawn from nothing."""
 
-import json
 import random
 from typing import Any
 
@@ -15,6 +14,7 @@ from tests.reference.webhooks.draws import (
     some,
     texts,
 )
+from tests.vectors.adapters.manager_quota_admission import whole_quota
 
 Json = dict[str, Any]
 
@@ -37,45 +37,45 @@ def _list(chance: random.Random, likely: float = 0.85, largest: int = len(_WHOLE
     return {name: chance.choice(_WHOLE[:largest]) for name in _RESOURCES[:2] if chance.random() < likely}
 
 
-def _bounds(chance: random.Random) -> tuple[Json, Json]:
-    """Min and max; mostly those of a sound quota."""
-    if chance.random() < 0.2:
+def _bounds(chance: random.Random, *, is_child: bool) -> tuple[Json, Json]:
+    """Min and max; mostly those of sound quotas, where children have room in their parents."""
+    if chance.random() < 0.1:
         return _list(chance), _list(chance)
-    most = {name: chance.choice(("8", "16", "20")) for name in _RESOURCES[:2]}
-    return {name: chance.choice(("0", "1", "2", "4", "7")) for name in most if chance.random() < 0.9}, most
+    keys = _RESOURCES[:2] if chance.random() < 0.9 else some(chance, _RESOURCES, 2)
+    small, large = ("0", "1", "2", "3"), ("4", "6", "8")
+    amounts_of = small if is_child == (chance.random() < 0.9) else large
+    most = {name: chance.choice(("8", "16", "20")) for name in keys}
+    return {name: chance.choice(amounts_of) for name in most if chance.random() < 0.9}, most
 
 
-def _quota(chance: random.Random) -> Json:
-    name = chance.choice(NAMES) if chance.random() < 0.95 else chance.choice(BUILT_IN)
-    own = present(
-        **{
-            f"{PREFIX}/is-parent": maybe(chance, 0.5, chance.choice(("true", "true", "false", "True"))),
-            f"{PREFIX}/parent": maybe(chance, 0.7, chance.choice((*NAMES[:3], "", ROOT, "nobody"))),
-            f"{PREFIX}/tree-id": maybe(chance, 0.2, chance.choice(("t1", "t2", ""))),
-            f"{PREFIX}/is-root": maybe(chance, 0.1, "true"),
-            f"{PREFIX}/allow-force-update": maybe(chance, 0.1, "true"),
-        }
+def _short(chance: random.Random, name: str, known: dict[str, Json]) -> Json:
+    """A quota in the words of area elasticquota-webhook, mostly one that goes with those that are known."""
+    parents = [each for each in known if known[each].get("isParent") and each != name]
+    parent = chance.choice(parents) if parents and chance.random() < 0.7 else None
+    if chance.random() < 0.1:
+        parent = chance.choice((*NAMES[:3], ROOT, "", "nobody"))
+    tree = known.get(parent or "", {}).get("treeId")
+    if chance.random() < 0.1:
+        tree = chance.choice(("t1", "t2", ""))
+    elif parent is None and chance.random() < 0.4:
+        tree = "t1"
+    least, most = _bounds(chance, is_child=parent is not None)
+    weights = (_list(chance), "", "{", '{"cpu":"x"}', "[]")
+    return present(
+        name=name,
+        parent=parent,
+        isParent=maybe(chance, 0.8, chance.random() < (0.3 if parent else 0.8)),
+        treeId=tree,
+        isTreeRoot=maybe(chance, 0.1, True),
+        forceUpdate=maybe(chance, 0.1, True),
+        sharedWeight=maybe(chance, 0.2, chance.choice((*weights[:1] * 5, *weights))),
+        namespaces=maybe(chance, 0.2, chance.choice((*[some(chance, NAMESPACES, 2)] * 5, "n1", ""))),
+        guaranteed=maybe(chance, 0.6, chance.choice((*[_list(chance, largest=6)] * 9, "{"))),
+        maxStrictCheckKeys=maybe(chance, 0.15, chance.choice((["cpu", "memory"], ["x/y"], ["cpu"], "cpu"))),
+        min=maybe(chance, 0.95, least),
+        max=maybe(chance, 0.97, most),
+        used=maybe(chance, 0.3, _list(chance)),
     )
-    annotations = present(
-        **{
-            f"{PREFIX}/shared-weight": maybe(
-                chance, 0.2, chance.choice((json.dumps(_list(chance)), "", "{", '{"cpu":"x"}', "[]"))
-            ),
-            f"{PREFIX}/namespaces": maybe(
-                chance, 0.25, chance.choice((json.dumps(some(chance, NAMESPACES, 2)), "n1", ""))
-            ),
-            f"{PREFIX}/guaranteed": maybe(chance, 0.3, chance.choice((json.dumps(_list(chance)), "{"))),
-            f"{PREFIX}/max-strict-check-resource-keys": maybe(
-                chance, 0.1, chance.choice(('["cpu"]', '["cpu", "memory"]', "cpu", '["x/y"]'))
-            ),
-        }
-    )
-    least, most = _bounds(chance)
-    quota = {
-        "metadata": {"name": name, "namespace": "kube-system", "labels": own, "annotations": annotations},
-        "spec": present(min=maybe(chance, 0.9, least), max=maybe(chance, 0.97, most)),
-    }
-    return quota if chance.random() < 0.8 else {**quota, "status": {"used": _list(chance)}}
 
 
 def _pod(chance: random.Random) -> Json:
@@ -89,67 +89,59 @@ def _pod(chance: random.Random) -> Json:
     return {"metadata": {"name": "pod", "namespace": namespace, "labels": own}, "spec": {}}
 
 
+def _changed(chance: random.Random, name: str, known: dict[str, Json]) -> Json:
+    """The quota of that name, a little different, or very."""
+    other = _short(chance, name, known)
+    if name not in known or chance.random() < 0.3:
+        return other
+    return {**known[name], **{key: other[key] for key in some(chance, sorted(other), 3)}, "name": name}
+
+
 def _step(chance: random.Random, known: dict[str, Json]) -> Json:
-    op = chance.choice(("create", "create", "create", "update", "update", "delete", "podCreate", "podUpdate"))
+    likely = ("create",) * 5 + ("update",) * 4 + ("delete", "podCreate", "podUpdate")
+    op = chance.choice(likely if len(known) < 4 else likely[3:])
     if op == "podCreate":
         return {"op": op, "pod": _pod(chance)}
     if op == "podUpdate":
         return {"op": op, "pod": _pod(chance), "oldPod": _pod(chance)}
-    quota = _quota(chance)
-    name = quota["metadata"]["name"]
-    if op != "create" and known and chance.random() < 0.8:
-        name = chance.choice(list(known))
-        quota["metadata"]["name"] = name
-        if chance.random() < 0.5:  # a small change
-            part = chance.choice(("spec", "metadata"))
-            quota = {**known[name], part: quota[part]}
+    free = [name for name in NAMES if name not in known]
     if op == "create":
-        if name == ROOT:  # its weight is left as it is
-            quota["metadata"]["annotations"] = {}
+        name = (
+            chance.choice(free) if free and chance.random() < 0.9 else chance.choice((*NAMES, *BUILT_IN[1:]))
+        )
+        quota = _short(chance, name, known)
         known.setdefault(name, quota)
-    if op == "delete":
-        known.pop(name, None)
+    else:
+        named = known and chance.random() < 0.9
+        name = chance.choice(list(known)) if named else chance.choice((*NAMES, *BUILT_IN))
+        quota = _changed(chance, name, known)
+        if op == "update" and name in known and chance.random() < 0.5:
+            known[name] = quota
+        if op == "delete":
+            known.pop(name, None)
     pods = maybe(chance, 0.3, [_pod(chance)]) if op != "create" else None
-    return present(op=op, quota=quota, pods=pods)
+    return present(op=op, quota=whole_quota(quota), pods=pods)
 
 
 def quota_webhook(chance: random.Random) -> Json:
     known: dict[str, Json] = {}
-    steps = [_step(chance, known) for _ in range(chance.randint(2, 9))]
+    steps = [_step(chance, known) for _ in range(chance.randint(2, 12))]
     return {"gates": some(chance, GATES, 2), "steps": steps}
 
 
-def _short(chance: random.Random, name: str) -> Json:
-    least, most = _bounds(chance)
-    return present(
-        name=name,
-        parent=maybe(chance, 0.6, chance.choice((*NAMES[:3], ROOT, ""))),
-        isParent=maybe(chance, 0.6, chance.random() < 0.7),
-        treeId=maybe(chance, 0.3, chance.choice(("t1", "t1", "t2"))),
-        isTreeRoot=maybe(chance, 0.1, True),
-        forceUpdate=maybe(chance, 0.1, True),
-        sharedWeight=maybe(chance, 0.2, _list(chance)),
-        namespaces=maybe(chance, 0.15, some(chance, NAMESPACES, 2)),
-        guaranteed=maybe(chance, 0.5, _list(chance, largest=6)),
-        maxStrictCheckKeys=maybe(chance, 0.1, ["cpu", "memory"]),
-        min=maybe(chance, 0.9, least),
-        max=maybe(chance, 0.97, most),
-        used=maybe(chance, 0.3, _list(chance)),
-    )
-
-
 def elasticquota_webhook(chance: random.Random) -> Json:
-    existing = [_short(chance, name) for name in some(chance, NAMES, 5)]
+    known: dict[str, Json] = {}
     bound: set[str] = set()
-    for each in existing:  # admission has seen to that
-        each["namespaces"] = [name for name in each.get("namespaces", ()) if name not in bound]
-        bound.update(each["namespaces"])
-    for at, each in enumerate(existing):  # no circles
-        if each.get("parent") in [other["name"] for other in existing[at:]]:
-            del each["parent"]
-    names = [each["name"] for each in existing]
-    kind = chance.choice(("create", "update", "update", "delete", "default", "pod"))
-    shared: Json = {"kind": kind, "existing": existing, "gates": some(chance, GATES, 2)}
+    for name in some(chance, NAMES, 5):
+        each = _short(chance, name, known)
+        if isinstance(namespaces := each.get("namespaces"), list):  # admission has seen to that
+            each["namespaces"] = [one for one in namespaces if one not in bound]
+            bound.update(each["namespaces"])
+        if each.get("parent") in NAMES and each["parent"] not in known:
+            del each["parent"]  # no circles
+        known[name] = each
+    kind = chance.choice(("create", "create", "update", "update", "update", "delete", "default", "pod"))
+    shared: Json = {"kind": kind, "existing": list(known.values()), "gates": some(chance, GATES, 2)}
     if kind == "pod":
         pods = [
             present(
@@ -159,13 +151,12 @@ def elasticquota_webhook(chance: random.Random) -> Json:
             for _ in range(2)
         ]
         return {**shared, "operation": chance.choice(("create", "update")), "pod": pods[0], "old": pods[1]}
-    changes = kind in ("update", "delete")
-    name = chance.choice(names) if changes and names else chance.choice((*NAMES, *BUILT_IN))
-    changed = _short(chance, name)
-    if changes and names and chance.random() < 0.7:  # a small change
-        old = next(each for each in existing if each["name"] == name) if name in names else {}
-        changed = {**old, **{key: changed[key] for key in some(chance, sorted(changed), 3)}, "name": name}
-    return present(**shared, object=changed, boundPods=maybe(chance, 0.2, ["pod1"]))
+    free = [name for name in NAMES if name not in known]
+    if kind == "default":
+        return present(**shared, object=_changed(chance, chance.choice(NAMES), known))
+    likely = free if kind == "create" else list(known)
+    name = chance.choice(likely) if likely and chance.random() < 0.9 else chance.choice((*NAMES, *BUILT_IN))
+    return present(**shared, object=_changed(chance, name, known), boundPods=maybe(chance, 0.2, ["pod1"]))
 
 
 # quota-evaluate and quota-profile

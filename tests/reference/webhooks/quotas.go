@@ -65,6 +65,7 @@ var reasons = [][2]string{
 	{"quantities must match", "shared-weight"},
 	{"unable to parse quantity", "shared-weight"},
 	{"invalid character", "shared-weight"},
+	{"unexpected end of JSON input", "shared-weight"},
 }
 
 // refusal is the rule that a check breaks, empty for none. A check that finds now this, now that cannot be asked.

@@ -118,7 +118,7 @@ _WHY = {
 
 def elasticquota_webhook(case: dict[str, Any]) -> Any:
     tree = QuotaTree()
-    existing = {body["name"]: _quota(body) for body in case["existing"]}
+    existing = {body["name"]: whole_quota(body) for body in case["existing"]}
     for body in existing.values():
         tree.put(quota_info(from_builtins(body, ElasticQuota)))
     gates = case.get("gates") or []
@@ -129,7 +129,7 @@ def elasticquota_webhook(case: dict[str, Any]) -> Any:
                 tree, _pod(case["pod"]), old, "d", _pod_rules(gates)
             ).allowed
         }
-    body = _quota(case["object"])
+    body = whole_quota(case["object"])
     if case["kind"] == "default":
         return _mutated(quota_admission.complete(body, tree), "treeId")
     bound = [
@@ -149,7 +149,7 @@ def elasticquota_webhook(case: dict[str, Any]) -> Any:
     return {"allowed": verdict.allowed, "why": _WHY.get(why, why)}
 
 
-def _quota(short: dict[str, Any]) -> dict[str, Any]:
+def whole_quota(short: dict[str, Any]) -> dict[str, Any]:
     """The object that the short form of a case stands for."""
     own = {}
     for key, label in (("parent", labels.QUOTA_PARENT), ("treeId", labels.QUOTA_TREE_ID)):

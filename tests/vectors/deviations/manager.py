@@ -117,6 +117,29 @@ def without_amounts_of_whole_pods(case: Case, ask: Ask) -> Any:
     return {"pod": without_empty({**found, "status": pod.get("status") or {}})}
 
 
+# pod-inject
+
+
+def with_terms_without_conditions(case: Case, ask: Ask) -> Any:
+    """A tree of all nodes gives its pods a term without conditions, for which no node is good."""
+    if case["op"] != "quotaTreeAffinity":
+        return None
+    mark = "deviations/any"
+    profiles = []
+    for profile in case["profiles"]:
+        selector = profile["spec"].get("nodeSelector")
+        if selector is not None and not any(selector.values()):
+            selector = {"matchLabels": {mark: "x"}}
+        profiles.append({**profile, "spec": {**profile["spec"], "nodeSelector": selector}})
+    answer = copy.deepcopy(ask({**case, "profiles": profiles}))
+    if mark not in json.dumps(answer):
+        return None
+    required = answer["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for term in required["nodeSelectorTerms"]:
+        term["matchExpressions"] = [each for each in term["matchExpressions"] if each["key"] != mark]
+    return answer
+
+
 # pod-transform
 
 
