@@ -99,6 +99,7 @@ def pod(chance: random.Random, names: Sequence[str] = ("cpu", "memory", *BATCH, 
         priorityClassName=maybe(chance, 0.2, chance.choice(("koord-batch", "pc", "x"))),
         schedulerName=maybe(chance, 0.3, chance.choice(("s1", "s2"))),
         preemptionPolicy=maybe(chance, 0.2, chance.choice(("Never", "PreemptLowerPriority"))),
+        resources=maybe(chance, 0.05, needs(chance, names)),
     )
     metadata = present(
         name="p",
@@ -106,7 +107,12 @@ def pod(chance: random.Random, names: Sequence[str] = ("cpu", "memory", *BATCH, 
         labels=own_labels(chance) or None,
         annotations=texts(chance) or None,
     )
-    return {"metadata": metadata, "spec": spec}
+    status = {"qosClass": chance.choice(("Guaranteed", "Burstable", "BestEffort"))}
+    return present(metadata=metadata, spec=spec, status=maybe(chance, 0.2, status))
+
+
+def key_map(chance: random.Random) -> dict[str, str]:
+    return {source: chance.choice(KEYS) for source in chance.sample(KEYS, chance.choice((1, 1, 2)))}
 
 
 # colocationprofile-mutate
@@ -163,7 +169,83 @@ _METADATA_PATCHES: tuple[Json, ...] = (
 )
 
 
+_LISTS: tuple[tuple[str, str, tuple[Any, ...], Json], ...] = (
+    ("env", "name", ("E", "F", "G"), {"value": "1"}),
+    ("ports", "containerPort", (80, 81, 82), {"name": "web"}),
+    ("volumeMounts", "mountPath", ("/a", "/b"), {"readOnly": True}),
+    ("command", "", ("run", "now"), {}),
+)
+"""Lists of containers: name, key by which they merge, values of it, another member."""
+
+
+def _members(chance: random.Random, key: str, values: tuple[Any, ...], more: Json) -> list[Any]:
+    found = some(chance, values, len(values))
+    needed = {"name": "v"} if key == "mountPath" else {}
+    return (
+        [{key: one, **needed, **(more if chance.random() < 0.5 else {})} for one in found] if key else found
+    )
+
+
+def enriched(chance: random.Random, drawn: Json) -> Json:
+    """The pod with lists that merge."""
+    for container in drawn["spec"]["containers"]:
+        for name, key, values, more in some(chance, _LISTS, 3):
+            container[name] = _members(chance, key, values, more)
+    if chance.random() < 0.5:
+        drawn["metadata"]["finalizers"] = ["f/x", "f/y"]
+        drawn["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/x"}}, {"name": "w", "emptyDir": {}}]
+    return drawn
+
+
+def _list_patch(chance: random.Random, name: str, key: str, values: tuple[Any, ...], more: Json) -> Json:
+    members = _members(chance, key, values, more)
+    if not key or not members:
+        return {name: members}
+    found: Json = {}
+    order = [each[key] for each in members]
+    if chance.random() < 0.3:
+        for value in values:
+            if value not in order:
+                order.insert(chance.randint(0, len(order)), value)
+        found[f"$setElementOrder/{name}"] = [{key: value} for value in order]
+    elif chance.random() < 0.3 and len(members) > 1:
+        members[-1] = {key: members[-1][key], "$patch": "delete"}
+    elif chance.random() < 0.1:
+        members.append({"$patch": "replace"})
+    return {**found, name: members}
+
+
+_VOLUMES: tuple[Json, ...] = (
+    {"name": "v", "emptyDir": {}, "$retainKeys": ["name", "emptyDir"]},
+    {"name": "v", "emptyDir": {}, "hostPath": None},
+    {"name": "w", "$patch": "delete"},
+    {"name": "z", "secret": {"secretName": "s"}},
+)
+
+
+def list_patch(chance: random.Random) -> Json:
+    """A patch of lists."""
+    containers = []
+    for name in some(chance, "mno", 2):
+        container: Json = {"name": name}
+        for one in some(chance, _LISTS, 2):
+            # Directives in elements that are new stay what they are, and are decoded as elements.
+            container |= _list_patch(chance, *one) if name == "m" else {one[0]: _members(chance, *one[1:])}
+        containers.append(container)
+    metadata = chance.choice(
+        (
+            {"finalizers": ["f/z", "f/x"]},
+            {"$deleteFromPrimitiveList/finalizers": ["f/x"]},
+            {"$setElementOrder/finalizers": ["f/y", "f/x"], "finalizers": ["f/x"]},
+        )
+    )
+    spec = present(containers=containers, volumes=maybe(chance, 0.5, some(chance, _VOLUMES, 2)))
+    return present(metadata=maybe(chance, 0.4, metadata), spec=spec)
+
+
 def patch(chance: random.Random) -> Json:
+    if chance.random() < 0.4:
+        return list_patch(chance)
     spec: Json = {}
     for one in some(chance, _SPEC_PATCHES, 2):
         spec |= one
@@ -180,8 +262,8 @@ def _profile(chance: random.Random, name: str) -> Json:
         namespaceSelector=maybe(chance, 0.3, selector(chance)),
         labels=maybe(chance, 0.4, own_labels(chance)),
         annotations=maybe(chance, 0.3, texts(chance)),
-        labelKeysMapping=maybe(chance, 0.2, {chance.choice(KEYS): chance.choice(KEYS)}),
-        annotationKeysMapping=maybe(chance, 0.2, {chance.choice(KEYS): chance.choice(KEYS)}),
+        labelKeysMapping=maybe(chance, 0.2, key_map(chance)),
+        annotationKeysMapping=maybe(chance, 0.2, key_map(chance)),
         labelSuffixes=maybe(chance, 0.2, {chance.choice(KEYS): chance.choice(("-s", "x"))}),
         schedulerName=maybe(chance, 0.3, "koord-scheduler"),
         qosClass=maybe(chance, 0.4, chance.choice(QOS[:5])),
@@ -198,12 +280,15 @@ def _profile(chance: random.Random, name: str) -> Json:
 
 def profile_mutate(chance: random.Random) -> Json:
     shared = {"random": chance.choice((0, 1, 49, 50, 51, 98, 99))}
-    drawn = pod(chance)
+    drawn = enriched(chance, pod(chance))
     if chance.random() < 0.25:
         profile = _profile(chance, "a")
         profile["spec"].setdefault("selector", {})
         profile["spec"].pop("namespaceSelector", None)
-        drawn["status"] = {"phase": chance.choice(("Pending", "Pending", "Pending", "Running"))}
+        drawn["status"] = {
+            **drawn.get("status", {}),
+            "phase": chance.choice(("Pending", "Pending", "Pending", "Running")),
+        }
         return {"op": "reconcilePendingPod", "pod": drawn, "profile": profile, **shared}
     profiles = [_profile(chance, name) for name in chance.sample("abc", chance.randint(1, 3))]
     classes = {
