@@ -1,6 +1,6 @@
 """Strategic merge patch: a merge patch in which lists with a merge key merge element by element.
 
-Directives: `$patch` (replace, delete, merge) in objects and list elements, `$retainKeys`,
+Directives: `$patch` (replace, delete) in objects and list elements, `$retainKeys`,
 `$setElementOrder/<list>` and `$deleteFromPrimitiveList/<list>`. Source: the format that Kubernetes documents
 under "Notes on the strategic merge patch"; elements keep the order that the API server gives them (elements
 of the patch first in the patch's order, the others where they stood among them).
@@ -19,7 +19,7 @@ SET_ORDER = "$setElementOrder/"
 DELETE_FROM_LIST = "$deleteFromPrimitiveList/"
 
 _UNKNOWN_PATCH_TYPE = "Unknown patch type: {}"
-_MISSING: Any = object()
+_NOTHING: Any = object()
 
 
 class MergeSchema(Protocol):
@@ -60,18 +60,15 @@ def merge(current: dict[str, Any], patch: Any, shape: MergeSchema) -> dict[str, 
 
 
 def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: MergeSchema) -> dict[str, Any]:
-    directive = patch.get(PATCH)
-    if directive is not None:
-        rest = {key: value for key, value in patch.items() if key != PATCH}
-        match directive:
-            case "replace":
-                return _clean_map(rest)
-            case "delete":
-                return {}
-            case "merge":
-                return _merge_map(current, rest, shape)
-            case _:
-                raise BadRequest(_UNKNOWN_PATCH_TYPE.format(directive))
+    match patch.get(PATCH):
+        case None:
+            pass
+        case "replace":
+            return _clean_map(patch)
+        case "delete":
+            return {}
+        case directive:
+            raise BadRequest(_UNKNOWN_PATCH_TYPE.format(directive))
     result = _retain(current, patch)
     orders: dict[str, list[Any]] = {}
     removals: dict[str, list[Any]] = {}
@@ -91,8 +88,11 @@ def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: MergeSchem
         if value is None:
             result.pop(key, None)
             continue
-        new = _merge_value(result.get(key, _MISSING), value, shape.member(key), orders.get(key))
-        result[key] = new
+        new = _merge_value(result.get(key), value, shape.member(key), orders.get(key))
+        if new is _NOTHING:
+            result.pop(key, None)
+        else:
+            result[key] = new
     for key, order in orders.items():
         old = result.get(key)
         if key not in patch and isinstance(old, list):
@@ -119,16 +119,16 @@ def _is_directive(key: str) -> bool:
 
 
 def _merge_value(old: Any, value: Any, field: MergeMember, order: list[Any] | None) -> Any:
-    if isinstance(value, dict):
-        if isinstance(old, dict) and "replace" not in field.strategies:
-            return _merge_map(old, value, field.type)
-        return _merge_map({}, value, field.type)
-    if isinstance(value, list):
-        if "merge" in field.strategies and (old is _MISSING or isinstance(old, list)):
-            merged_into = [] if old is _MISSING else old
-            return _merge_list(merged_into, value, field, order)
-        return _clean_list(value)
-    return value
+    if isinstance(value, dict) and isinstance(old, dict):
+        return _clean_map(value) if "replace" in field.strategies else _merge_map(old, value, field.type)
+    if isinstance(value, list) and isinstance(old, list) and "merge" in field.strategies:
+        return _merge_list(old, value, field, order)
+    alone = _clean(value)
+    return (
+        alone
+        if order is None or not isinstance(alone, list)
+        else _in_order(alone, order, [], field.merge_key)
+    )
 
 
 def _merge_list(old: list[Any], patch: list[Any], field: MergeMember, order: list[Any] | None) -> list[Any]:
@@ -157,8 +157,6 @@ def _merge_list(old: list[Any], patch: list[Any], field: MergeMember, order: lis
                 doomed.append(_key_of(item, key))
             case "replace":
                 replaced = True
-            case "merge":
-                changes.append({name: value for name, value in item.items() if name != PATCH})
             case other:
                 raise BadRequest(_UNKNOWN_PATCH_TYPE.format(other))
     if replaced:  # a `$patch: replace` element swaps the whole list for the others
@@ -216,20 +214,17 @@ def _in_order(merged: list[Any], order: list[Any], server: list[Any], key: str) 
 
 def _clean_map(patch: dict[str, Any]) -> dict[str, Any]:
     """Return a value that stands alone: without directives and nulls."""
-    return {
+    members = {
         key: _clean(value) for key, value in patch.items() if value is not None and not _is_directive(key)
     }
-
-
-def _clean_list(patch: list[Any]) -> list[Any]:
-    return [
-        _clean(item)
-        for item in patch
-        if not (isinstance(item, dict) and item.get(PATCH) in ("delete", "replace"))
-    ]
+    return {key: value for key, value in members.items() if value is not _NOTHING}
 
 
 def _clean(value: Any) -> Any:
+    """Return what a patch puts where nothing of its kind was: a directive has nothing to change there, and the object
+    that carries it is left out."""
     if isinstance(value, dict):
-        return _clean_map(value)
-    return _clean_list(value) if isinstance(value, list) else value
+        return _NOTHING if PATCH in value else _clean_map(value)
+    if isinstance(value, list):
+        return [member for member in map(_clean, value) if member is not _NOTHING]
+    return value

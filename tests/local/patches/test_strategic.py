@@ -136,7 +136,7 @@ def test_an_element_without_its_merge_key_is_refused() -> None:
 
 def test_an_unknown_directive_is_malformed() -> None:
     with pytest.raises(BadRequest, match="Unknown patch type: frob"):
-        strategic_merge.merge({}, {"spec": {"$patch": "frob"}}, POD)
+        strategic_merge.merge({"spec": {}}, {"spec": {"$patch": "frob"}}, POD)
 
 
 def test_custom_resources_do_not_take_strategic_patches() -> None:
@@ -196,7 +196,7 @@ def test_wild_patches_end_in_an_object_or_an_api_error(current: Any, patch: Any)
     assert objects == before
 
 
-@pytest.mark.parametrize("directive", [["delete"], {"a": 1}, 3])
+@pytest.mark.parametrize("directive", [["delete"], {"a": 1}, 3, "merge"])
 def test_a_directive_that_is_no_text_is_refused(directive: Any) -> None:
     with pytest.raises((BadRequest, Invalid)):
         strategic_merge.merge(containers(WEB), containers({"name": "web", "$patch": directive}), POD)
@@ -205,4 +205,24 @@ def test_a_directive_that_is_no_text_is_refused(directive: Any) -> None:
 def test_directives_without_meaning_in_new_lists_do_not_break_the_merge() -> None:
     patch = {"spec": {"tolerations": [{"key": "a", "$patch": ["x"]}]}}
 
-    assert strategic_merge.merge({}, patch, POD)["spec"]["tolerations"] == [{"key": "a"}]
+    assert strategic_merge.merge({}, patch, POD) == {"spec": {"tolerations": []}}
+
+
+@pytest.mark.parametrize("directive", ["replace", "delete", "merge"])
+def test_what_a_directive_has_nothing_to_change_in_is_left_out(directive: str) -> None:
+    patch = {"metadata": {"annotations": {"$patch": directive, "a": "b"}, "labels": {"c": "d"}}}
+
+    assert strategic_merge.merge({"metadata": {}}, patch, POD) == {"metadata": {"labels": {"c": "d"}}}
+
+
+def test_a_list_where_none_was_is_taken_as_it_is() -> None:
+    volumes = [
+        {"name": "v"},
+        {"name": "v", "emptyDir": {}},
+        {"hostPath": {"path": "/"}},
+        {"$patch": "delete"},
+    ]
+
+    assert strategic_merge.merge({}, {"spec": {"volumes": volumes}}, POD) == {
+        "spec": {"volumes": volumes[:3]}
+    }

@@ -12,7 +12,8 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.manager.quota import evaluation
-from koordinator.manager.quota.evaluation import QuotaLimit
+from koordinator.manager.quota.evaluation import PodQuotaRules, QuotaLimit
+from koordinator.manager.quota.tree import QuotaTree, quota_info
 from tests.manager.quota.builders import quota
 
 AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(0, 9).map(str)).map(
@@ -82,6 +83,30 @@ def test_a_malformed_annotation_names_quota_and_key() -> None:
 
     with pytest.raises(ProtocolError, match=r"ElasticQuota quotas/web: .*/child-request"):
         evaluation.limit_of(broken)
+
+
+def test_a_pod_that_asks_for_nothing_of_a_quota_may_come_though_an_annotation_is_malformed() -> None:
+    broken = quota("web", high={"cpu": "1"})
+    broken.metadata.annotations[labels.QUOTA_ADMISSION] = "{"
+
+    assert evaluation.decide(broken, resource_list.of({"memory": "1"})).allowed
+    for cpu in ("1", "2"):
+        with pytest.raises(ProtocolError, match="/admission"):
+            evaluation.decide(broken, resource_list.of({"cpu": cpu}))
+
+
+def test_the_default_quota_takes_pods_also_when_it_is_labelled_a_parent() -> None:
+    tree = QuotaTree()
+    for name in (labels.DEFAULT_QUOTA_NAME, "web"):
+        tree.put(quota_info(quota(name, is_parent=True)))
+
+    def allows(own: dict[str, str]) -> bool:
+        pod = from_builtins({"metadata": {"name": "p", "namespace": "n", "labels": own}}, Pod)
+        return evaluation.check_quota_use(tree, pod, None, "n", PodQuotaRules()).allowed
+
+    assert allows({})
+    assert allows({labels.QUOTA_NAME: labels.DEFAULT_QUOTA_NAME})
+    assert not allows({labels.QUOTA_NAME: "web"})
 
 
 @given(changed=st.integers(0, 10_000), most=st.integers(0, 20), seed=st.integers(0, 99))

@@ -54,6 +54,13 @@ def test_a_pod_without_limits_gets_them() -> None:
     }
 
 
+def test_a_part_of_a_percent_is_a_whole_one() -> None:
+    normal = pod_quotas.normalize_gpus(pod_of({"requests": {resources.GPU: "500m"}}))
+
+    found = normal["spec"]["containers"][0]["resources"]["requests"]
+    assert found[resources.GPU_CORE] == found[resources.GPU_MEMORY_RATIO] == "1"
+
+
 def test_pods_without_gpus_are_the_same_object() -> None:
     pod = pod_of({"requests": {"cpu": "1"}})
 

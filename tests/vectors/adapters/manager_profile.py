@@ -1,11 +1,13 @@
 """Area `colocationprofile-mutate`: what colocation profiles make of a pod."""
 
+import contextlib
 from typing import Any
 
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.groups import ClusterColocationProfile, PriorityClass
 from koordinator.manager.profiles import colocation_profile, profile_matching
+from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.profiles.profile_matching import Profiles
 from tests.vectors import compare
 
@@ -36,20 +38,21 @@ def _reconcile(case: dict[str, Any]) -> dict[str, Any]:
     profile = profile_matching.compile_profile(from_builtins(case["profile"], ClusterColocationProfile))
     pod: dict[str, Any] = case["pod"]
     view = from_builtins(pod, Pod)
-    if (
-        colocation_profile.waits(view)
-        and colocation_profile.matches(profile, view.metadata.labels, None)
-        and colocation_profile.is_drawn(profile, lambda: case["random"])
-    ):
-        return colocation_profile.applied(pod, profile)
+    with contextlib.suppress(ProfileError):  # the controller tells, and goes on with the next pod
+        if (
+            colocation_profile.waits(view)
+            and colocation_profile.matches(profile, view.metadata.labels, None)
+            and colocation_profile.is_drawn(profile, lambda: case["random"])
+        ):
+            return colocation_profile.applied(pod, profile)
     return pod
 
 
 def without_empty(value: Any) -> Any:
-    """Maps without members are dropped."""
+    """Maps and lists without members are dropped."""
     if isinstance(value, dict):
         members = {key: without_empty(member) for key, member in value.items()}
-        return {key: member for key, member in members.items() if member != {}}
+        return {key: member for key, member in members.items() if member not in ({}, [])}
     return [without_empty(item) for item in value] if isinstance(value, list) else value
 
 

@@ -64,6 +64,7 @@ def _step(tree: QuotaTree, current: dict[str, Any], step: dict[str, Any], gates:
         verdict = validation.check_delete(tree, name, _Pods(step.get("pods") or []))
         if verdict.allowed:
             tree.remove(name)
+            current.pop(name, None)
         return _shown(verdict)
     result: dict[str, Any] = {}
     if step["op"] == "create":
@@ -82,6 +83,10 @@ def _step(tree: QuotaTree, current: dict[str, Any], step: dict[str, Any], gates:
             _rules(gates),
             _Pods(step.get("pods") or []),
         )
+        if validation.is_same(from_builtins(old_body, ElasticQuota), from_builtins(body, ElasticQuota)):
+            if tree.get(name) is not None:
+                current[name] = body
+            return _shown(verdict)  # the tree stays as it is
     if not verdict.allowed:
         return _shown(verdict)
     current[name] = body
@@ -113,7 +118,7 @@ _WHY = {
 
 def elasticquota_webhook(case: dict[str, Any]) -> Any:
     tree = QuotaTree()
-    existing = {body["name"]: _quota(body) for body in case["existing"]}
+    existing = {body["name"]: whole_quota(body) for body in case["existing"]}
     for body in existing.values():
         tree.put(quota_info(from_builtins(body, ElasticQuota)))
     gates = case.get("gates") or []
@@ -124,7 +129,7 @@ def elasticquota_webhook(case: dict[str, Any]) -> Any:
                 tree, _pod(case["pod"]), old, "d", _pod_rules(gates)
             ).allowed
         }
-    body = _quota(case["object"])
+    body = whole_quota(case["object"])
     if case["kind"] == "default":
         return _mutated(quota_admission.complete(body, tree), "treeId")
     bound = [
@@ -144,7 +149,7 @@ def elasticquota_webhook(case: dict[str, Any]) -> Any:
     return {"allowed": verdict.allowed, "why": _WHY.get(why, why)}
 
 
-def _quota(short: dict[str, Any]) -> dict[str, Any]:
+def whole_quota(short: dict[str, Any]) -> dict[str, Any]:
     """The object that the short form of a case stands for."""
     own = {}
     for key, label in (("parent", labels.QUOTA_PARENT), ("treeId", labels.QUOTA_TREE_ID)):

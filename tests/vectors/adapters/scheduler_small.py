@@ -66,11 +66,11 @@ def same_transform(expected: Any, actual: Any) -> bool:
     """Quantities by value; resources of a node with 0 that were absent before may be there."""
     if "object" in expected:
         return same_object(expected, actual)
-    padded = {
-        part: {**{name: "0" for name in actual[part] if name not in amounts}, **amounts}
-        for part, amounts in expected.items()
-    }
-    return same_object(padded, actual)
+
+    def padded(one: Any, other: Any) -> Any:
+        return {part: {**dict.fromkeys(other[part] or (), "0"), **(one[part] or {})} for part in one}
+
+    return same_object(padded(expected, actual), padded(actual, expected))
 
 
 ADAPTERS = {

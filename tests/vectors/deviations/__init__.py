@@ -63,6 +63,22 @@ TABLE = (
         Derived(manager.without_amounts_of_whole_pods),
     ),
     Deviation(
+        "trees-of-all-nodes",
+        ("pod-inject",),
+        "pods of a tree that has all nodes can be placed",
+        _ADMISSION,
+        "that selects all nodes",
+        Derived(manager.with_terms_without_conditions),
+    ),
+    Deviation(
+        "batch-of-nothing",
+        ("pod-transform",),
+        "a node offers what it reports under old names, also where something is reserved",
+        "Scheduler framework",
+        "adds no `batch-cpu`",
+        Derived(manager.with_batch_of_nothing),
+    ),
+    Deviation(
         "sidecar-amounts",
         ("api-pod-resources",),
         "a pod whose sidecars have no Batch limits would have none itself",

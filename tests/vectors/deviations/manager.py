@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 
-from koordinator.api import node_labels, qos, quantity, slo_config
+from koordinator.api import labels, node_labels, qos, quantity, slo_config
 from koordinator.api.annotations.node import third_party_by_priority
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -115,6 +115,40 @@ def without_amounts_of_whole_pods(case: Case, ask: Ask) -> Any:
         return None
     found = {**answer["pod"], "spec": {**answer["pod"]["spec"], "resources": whole}}
     return {"pod": without_empty({**found, "status": pod.get("status") or {}})}
+
+
+# pod-inject
+
+
+def with_terms_without_conditions(case: Case, ask: Ask) -> Any:
+    """A tree of all nodes gives its pods a term without conditions, for which no node is good."""
+    if case["op"] != "quotaTreeAffinity":
+        return None
+    mark = "deviations/any"
+    profiles = []
+    for profile in case["profiles"]:
+        selector = profile["spec"].get("nodeSelector")
+        if selector is not None and not any(selector.values()):
+            selector = {"matchLabels": {mark: "x"}}
+        profiles.append({**profile, "spec": {**profile["spec"], "nodeSelector": selector}})
+    answer = copy.deepcopy(ask({**case, "profiles": profiles}))
+    if mark not in json.dumps(answer):
+        return None
+    required = answer["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for term in required["nodeSelectorTerms"]:
+        term["matchExpressions"] = [each for each in term["matchExpressions"] if each["key"] != mark]
+    return answer
+
+
+# pod-transform
+
+
+def with_batch_of_nothing(case: Case, ask: Ask) -> Any:
+    """Taking a reservation off a node names Batch amounts of zero first, which hide those under old names."""
+    if case["kind"] != "node" or labels.NODE_RESERVATION not in (case["object"].get("annotations") or {}):
+        return None
+    allocatable = {**dict.fromkeys(BATCH, "0"), **(case["object"].get("allocatable") or {})}
+    return ask({**case, "object": {**case["object"], "allocatable": allocatable}})
 
 
 # api-pod-resources

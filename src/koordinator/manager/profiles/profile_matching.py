@@ -216,7 +216,8 @@ def _patch_defect(patch: Any) -> ProfileProblem | None:
     if not patch:
         return None
     try:
-        decode.from_builtins(strategic_merge.merge({}, patch, POD), Pod)
+        bare = strategic_merge.merge({"metadata": {}, "spec": {}}, patch, POD)
+        decode.from_builtins(strategic_merge.merge(bare, patch, POD), Pod)
     except (ApiError, msgspec.ValidationError) as error:
         return ProfileProblem("spec.patch", str(error))
     return None

@@ -26,7 +26,7 @@ from koordinator.api import (
     resources,
 )
 from koordinator.api.core import Pod
-from koordinator.api.errors import KoordinatorError
+from koordinator.api.errors import KoordinatorError, ProtocolError
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
@@ -90,14 +90,17 @@ def quota_name(
 def check_quota_use(
     tree: QuotaTree, pod: Pod, old: Pod | None, namespace: str, rules: PodQuotaRules
 ) -> QuotaUseVerdict:
-    """Return whether a pod may be created or, with `old`, changed. A quota that nobody knows is the default one."""
+    """Return whether a pod may be created or, with `old`, changed.
+
+    A quota that nobody knows is the default one, and that takes pods whatever it is labelled.
+    """
     if old is not None:
         was, now = (each.metadata.labels.get(labels.QUOTA_PREEMPTIBLE, "") for each in (old, pod))
         if was != now:
             message = f'labels.{labels.QUOTA_PREEMPTIBLE}: Invalid value: "{now}": field is immutable'
             return QuotaUseVerdict(PodRefusal.PREEMPTIBLE, f"{message} (rule {PodRefusal.PREEMPTIBLE})")
     name = quota_name(tree, pod.metadata.labels, namespace, label_only=rules.label_only)
-    quota = tree.get(name)
+    quota = None if name == labels.DEFAULT_QUOTA_NAME else tree.get(name)
     if quota is not None and quota.is_parent and not rules.allows_parents:
         message = f"pod can not be linked to a parentQuotaGroup,quota:{name}, pod:{pod.metadata.name}"
         by = f"label {labels.QUOTA_NAME}" if pod.metadata.labels.get(labels.QUOTA_NAME) else "its namespace"
@@ -207,6 +210,23 @@ def evaluate(quota: QuotaLimit, request: Amounts) -> QuotaEvaluation:
     if exceeded:
         return QuotaEvaluation(False, message=_words(quota, delta, exceeded))
     return QuotaEvaluation(True, delta)
+
+
+def decide(quota: ElasticQuota, request: Amounts) -> QuotaEvaluation:
+    """Return whether a quota as it stands has room; a pod that asks for nothing of it may come, whatever its
+    annotations say.
+
+    Raises: ProtocolError when an annotation is malformed; quantity.QuantityError.
+    """
+    try:
+        limit = limit_of(quota)
+    except ProtocolError:
+        metadata = msgspec.structs.replace(quota.metadata, annotations={})
+        decision = evaluate(limit_of(msgspec.structs.replace(quota, metadata=metadata)), request)
+        if decision.delta or not decision.allowed:
+            raise
+        return decision
+    return evaluate(limit, request)
 
 
 def evaluate_batch(quota: QuotaLimit, requests: Sequence[Amounts]) -> tuple[list[QuotaEvaluation], Amounts]:

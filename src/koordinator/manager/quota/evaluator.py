@@ -69,7 +69,7 @@ class QuotaEvaluator:
         found = evaluation.find(self._quotas.by_index(BY_NAME, name), name)
         if found is None:
             return QuotaEvaluation(True)
-        decision = evaluation.evaluate(evaluation.limit_of(self._newest(found)), request)
+        decision = evaluation.decide(self._newest(found), request)
         if dry_run or not decision.delta:
             return decision  # those that wait could only take more
         waiter = _Waiter(request, asyncio.get_running_loop().create_future())

@@ -114,7 +114,8 @@ def _with_gpu_resources(container: dict[str, Any]) -> dict[str, Any]:
         return container
     added: dict[str, Any] = {}
     if resources.GPU in requests:
-        added = dict.fromkeys((resources.GPU_CORE, resources.GPU_MEMORY_RATIO), requests[resources.GPU])
+        percent = str(quantity.value(requests[resources.GPU]))
+        added = dict.fromkeys((resources.GPU_CORE, resources.GPU_MEMORY_RATIO), percent)
     if resources.GPU_SHARED not in requests:
         added[resources.GPU_SHARED] = str(_gpu_count({**requests, **added}))
     dropped = {resources.GPU} if resources.GPU in requests else set()
