@@ -128,8 +128,7 @@ def _several(
     asked: Asked,
 ) -> PreAllocation:
     chosen: list[PreAllocationCandidate] = []
-    short: list[str] = []
-    """What is still short without those that were tried last."""
+    short: list[str] = []  # without those that were tried last
     by_room: list[str] = []
     by_others: Sequence[str] = ()
     for each in candidates:
