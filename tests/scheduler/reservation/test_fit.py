@@ -139,8 +139,8 @@ def test_required_pre_allocation_never_uses_free_room_only(
         pytest.param(
             [{"memory": 9}],
             {"is_required": True, "is_multiple": True},
-            ("Reservation(s) Insufficient memory",),
-            id="nobody who may leave was tried",
+            ("Insufficient cpu by node", "Reservation(s) Insufficient memory"),
+            id="what one would leave who does not fit is not lacking, either",
         ),
         pytest.param(
             [], {"is_required": True, "is_multiple": True}, (preallocation.NOBODY,), id="nobody may leave"

@@ -134,7 +134,11 @@ def test_amounts_have_their_units_and_only_those_above_zero_a_used_part() -> Non
     used = {name: each.value for (kind, name), each in found.items() if kind == "utilization"}
     assert used == {"cpu": 0.25, "memory": 0.0}
     assert {name for kind, name in found if kind == "allocatable"} == set(held)
-    assert {name for kind, name in found if kind == "allocated"} == {"cpu"}
+    assert {name: each.value for (kind, name), each in found.items() if kind == "allocated"} == {
+        "cpu": 0.5,
+        "memory": 0.0,
+        "example.com/card": 0,
+    }
 
 
 def test_a_reservation_counts_in_its_phase_only() -> None:

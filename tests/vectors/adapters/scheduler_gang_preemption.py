@@ -56,7 +56,7 @@ def preemption(case: Case) -> Any:
         is_gang=bool(gang),
     )
     found, _ = plugin.preemption.decide(job, cluster.refused(trigger), gang.get("preemptionMessage", ""))
-    return _answer(found, job)
+    return _answer(found, job, gang.get("preemptionMessage", ""))
 
 
 def _is_planned(gang: Case) -> bool:
@@ -131,11 +131,11 @@ def _gang_annotations(gang: Case) -> dict[str, str]:
     }
 
 
-def _answer(found: JobPreemption, job: PreemptorJob) -> Case:
+def _answer(found: JobPreemption, job: PreemptorJob, earlier: str) -> Case:
     answer: Case = {
         "outcome": "success" if found.is_success else "unschedulable",
         "message": found.message,
-        "groupMessage": found.kept(job.trigger.key),
+        "groupMessage": earlier or found.kept(job.trigger.key),
         "nominatedNode": "unchanged",
     }
     if found.reason in UNTOUCHED:

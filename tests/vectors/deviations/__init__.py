@@ -295,6 +295,14 @@ TABLE = (
         gangs.breaks_no_more_jobs,
     ),
     Deviation(
+        "members-one-upon-another",
+        ("gang-preemption",),
+        "victims make room for all members at once (G1)",
+        "Job preemption",
+        "(G1)",
+        Derived(gangs.with_members_one_upon_another),
+    ),
+    Deviation(
         "pods-without-a-job",
         ("gang-preemption",),
         "pods on their own are no job together (G18)",
@@ -304,19 +312,11 @@ TABLE = (
     ),
     Deviation(
         "switches-of-one-name",
-        ("topology-tree",),
+        ("topology-tree", "topology-placement", "topology-score"),
         "a name below two parents stands for two switches (G14)",
         "Network topology",
         "(G14)",
-        Derived(topology.tree_of_first_parents),
-    ),
-    Deviation(
-        "switches-of-one-name",
-        ("topology-placement", "topology-score"),
-        "a name below two parents stands for two switches (G14)",
-        "Network topology",
-        "(G14)",
-        Derived(topology.below_first_parents),
+        Derived(topology.with_first_parents),
     ),
     Deviation(
         "slots-by-kind",
@@ -325,6 +325,14 @@ TABLE = (
         "Network topology",
         "members that differ",
         Derived(topology.with_slots_in_turn),
+    ),
+    Deviation(
+        "members-on-trial",
+        ("topology-placement",),
+        "a gang goes where pods of its selector run, and else where it fits most tightly",
+        "Network topology",
+        "members on trial",
+        Derived(topology.with_members_on_trial),
     ),
     Deviation(
         "multiples-by-layer",

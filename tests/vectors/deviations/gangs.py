@@ -246,6 +246,48 @@ def with_priorities_listed_first(case: Case, ask: Ask) -> Any:
         return ask(case)
 
 
+def with_members_one_upon_another(case: Case, ask: Ask) -> Any:
+    """All members go to the cheapest node that takes the largest of them alone, and nobody stays there where it does
+    not take all of them (G1)."""
+    pending, gang = case.get("pending") or (), case.get("gang") or {}
+    if len(pending) < 2 or "gatherStrategy" in gang:
+        return None
+    largest = {**case["trigger"], "cpu": max(pod.get("cpu", 0) for pod in pending)}
+    alone = ask({**case, "pending": [largest], "trigger": largest})
+    names = [pod["name"] for pod in pending]
+    if alone["outcome"] != "success":
+        return {**alone, "nominations": dict.fromkeys(names, "")} if "nominations" in alone else alone
+    node = alone["nominatedNode"]
+    together = ask({**case, "nodeStatus": {node: "Unschedulable"}})
+    if together["outcome"] == "success":
+        return together
+    gone = {
+        pod["name"]: _action(pod)
+        for pod in case.get("existing") or ()
+        if pod["node"] == node and _may_go(pod, case["trigger"])
+    }
+    count = len(case.get("waiting") or ())
+    end = f"alreadyWaitingForBound: {count}/{count + len(names)}"
+    return {
+        **alone,
+        "nominations": {**alone["nominations"], **dict.fromkeys(names, node)},
+        "victims": sorted(gone),
+        "victimActions": gone,
+        "groupMessage": alone["groupMessage"].rpartition("alreadyWaitingForBound")[0] + end,
+    }
+
+
+def _may_go(pod: Case, trigger: Case) -> bool:
+    is_kept = pod.get("disablePreemptible") or pod.get("quotaNonPreemptible")
+    return not is_kept and (pod.get("priority") or 0) < (trigger.get("priority") or 0)
+
+
+def _action(pod: Case) -> str:
+    if pod.get("waitingInPermit"):
+        return "reject"
+    return "none" if pod.get("terminating") else "delete"
+
+
 def with_one_job_of_the_jobless(case: Case, ask: Ask) -> Any:
     """All pods that say no job are one (G18)."""
     jobless = [pod for pod in case.get("existing") or () if not pod.get("job")]

@@ -53,7 +53,7 @@ def _of_version(owner: Case, own: str) -> Case:
 
 
 def with_all_native_resources(case: Case, ask: Ask) -> Any:
-    """Cpu, memory and ephemeral storage are compared also where a pod asks for none of them."""
+    """Cpu, memory and ephemeral storage are compared also where a pod asks for none of them, and what it asks 0 of."""
     if case["op"] not in ("filter", "preAllocate"):
         return None
 
@@ -62,12 +62,13 @@ def with_all_native_resources(case: Case, ask: Ask) -> Any:
     ) -> list[str]:
         given_back = tuple(given_back)
         found, back = short_on_node(request, node, given_back, ignored), sum_of(given_back)
-        for name in fit.NATIVE if any(request.values()) else ():
+        others = [name for name in request if name != PODS and name not in fit.NATIVE]
+        is_asking = bool(others) or any(request.get(name) for name in fit.NATIVE)
+        for name in (*fit.NATIVE, *others) if is_asking else ():
             free = node.allocatable.get(name, 0) - node.requested.get(name, 0) + back.get(name, 0)
             if free < 0 and not request.get(name):
                 found.append(name)
-        rank = (PODS, *fit.NATIVE)
-        return sorted(found, key=lambda name: rank.index(name) if name in rank else len(rank))
+        return found
 
     short_on_node = fit.short_on_node
     with (

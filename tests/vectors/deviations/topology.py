@@ -3,7 +3,7 @@
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -12,40 +12,33 @@ import msgspec
 from koordinator.api import gang_labels
 from koordinator.api.labels import GANG_NETWORK_TOPOLOGY_INDEX
 from koordinator.api.network_topology import NetworkTopologySpec
-from koordinator.scheduler.plugin.topology_tree import Path, PathFinder, TopologyTree, assemble, details
+from koordinator.scheduler.plugin.topology_tree import Path, PathFinder, TopologyTree, assemble
 from koordinator.scheduler.plugins.network_topology.placement import (
     MUST_GATHER,
     PREFER_GATHER,
     Offers,
     TopologyRequirement,
 )
+from tests.vectors.adapters import scheduler_network_topology
 from tests.vectors.adapters.scheduler_network_topology import LAYERS
 from tests.vectors.deviations.question import Ask, Case
 
 
-def tree_of_first_parents(case: Case, ask: Ask) -> Any:
+def with_first_parents(case: Case, ask: Ask) -> Any:
     """A name stands for one place of its layer: below the parent that it had first, with all nodes that name it."""
-    specs, paths = _paths(case)
-    merged = list(_merged(paths))
-    if set(merged) >= set(paths):
+    paths = _paths(case)[1]
+    if set(_merged(paths)) >= set(paths):
         return None
-    tree = assemble(PathFinder(specs).layers, merged)
-    return {**ask(case), "detailStatus": msgspec.to_builtins(details(tree))}
 
+    def tree(
+        specs: Sequence[NetworkTopologySpec], nodes: Iterable[tuple[str, Mapping[str, str]]]
+    ) -> TopologyTree:
+        finder = PathFinder(specs)
+        found = filter(None, (finder.path(name, labels) for name, labels in nodes))
+        return assemble(finder.layers, _merged(found))
 
-def below_first_parents(case: Case, ask: Ask) -> Any:
-    """The nodes as if their labels named the parent that their switch had first."""
-    specs, paths = _paths(case)
-    first = {path[-1]: path for path in _merged(paths)}
-    keys = [spec.label_key[0] for spec in specs if spec.label_key]
-    nodes = []
-    for node in case["nodes"]:
-        above = first.get(node["name"])
-        labels = dict(node.get("labels") or {})
-        if above is not None:
-            labels.update(zip(keys, above, strict=False))
-        nodes.append({**node, "labels": labels})
-    return ask({**case, "nodes": nodes}) if nodes != case["nodes"] else None
+    with mock.patch.object(scheduler_network_topology, "build", tree):
+        return ask(case)
 
 
 def with_slots_in_turn(case: Case, ask: Ask) -> Any:
@@ -65,6 +58,22 @@ def with_slots_in_turn(case: Case, ask: Ask) -> Any:
     free = {node["name"]: node["cpu"] - taken[node["name"]] for node in case["nodes"]}
     slots = {name: bisect.bisect_right(used, left) for name, left in free.items()}
     return ask({**case, "nodeSlots": slots})
+
+
+def with_members_on_trial(case: Case, ask: Ask) -> Any:
+    """Members that were put on a node to see how many it takes attract as pods that run there do: all but the last of
+    the gang."""
+    selector = case.get("selector")
+    if not selector or len(case["pods"]) < 2:
+        return None
+    most = len(case["pods"]) - 1
+    slots = ask(case)["nodeSlots"]
+    tried = [
+        {"node": node, "cpu": 0, "selector": selector}
+        for node, count in slots.items()
+        for _ in range(min(count, most))
+    ]
+    return ask({**case, "existing": [*(case.get("existing") or ()), *tried]})
 
 
 def with_multiples_by_layer(case: Case, ask: Ask) -> Any:

@@ -47,7 +47,6 @@ UNSEEN = {
         "nominated node that is not the planned one": _MACHINE,
     },
     "Job preemption": {
-        "(G1)": "the spec has cases only where both agree",
         "(G2)": _OPEN,
         "(G3)": _OPEN,
         "(G17)": "no case looks at nominations of others",

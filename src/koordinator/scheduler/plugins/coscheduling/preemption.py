@@ -255,7 +255,7 @@ class GangPreemption:
                 continue
             for other in table.pods_at(row).values():
                 is_vacating = other.uid in self._doomed or is_terminating_victim(other.pod)
-                if is_vacating and other.uid not in own and may_evict(job.trigger, other):
+                if is_vacating and other.uid not in own and may_evict(member, other):
                     return PreemptReason.TERMINATING
         return None
 

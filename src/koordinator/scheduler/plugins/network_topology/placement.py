@@ -38,13 +38,16 @@ class TopologyRequirement(msgspec.Struct, frozen=True):
 def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> TopologyRequirement:
     """Return the rules of a gang in terms of the cluster's `layers`, from the top down.
 
-    The deepest layer that must gather counts; the others follow from it.
+    The deepest layer that must gather counts; the others follow from it. Of several rules for a layer the first one
+    says the multiple.
     """
     rules = list(rules)
     must = [rule.layer for rule in rules if rule.strategy == MUST_GATHER]
     depth = {layer: number for number, layer in enumerate(layers)}
     deepest = max(must, key=lambda layer: depth.get(layer, len(layers)), default="")
-    multiples = {rule.layer: rule.pod_count_multiple for rule in rules if rule.pod_count_multiple > 1}
+    multiples = {
+        rule.layer: rule.pod_count_multiple for rule in reversed(rules) if rule.pod_count_multiple > 1
+    }
     preferred = [rule.layer for rule in rules if rule.strategy == PREFER_GATHER and rule.layer in depth]
     return TopologyRequirement(deepest, multiples, tuple(preferred))
 

@@ -159,8 +159,10 @@ def fit(
     if asked.must_reserve:
         return Fit(False, reasons=(*node_reasons(by_node), *by_room) or (NONE_MEETS,))
     # What is reserved stays counted as used here: the pod would have to do without it.
-    short_names = by_node or set(short_on_node(asked.request, node, (), ignored))
-    return Fit(not short_names, reasons=node_reasons(short_names))
+    if by_node:
+        return Fit(False, reasons=node_reasons(by_node))
+    short = short_on_node(asked.request, node, (), ignored)
+    return Fit(not short, reasons=free_reasons(short))
 
 
 def short_in_room(
@@ -184,6 +186,13 @@ def short_in_room(
 def node_reasons(names: Collection[str]) -> tuple[str, ...]:
     """Return what the node lacks, for people."""
     return tuple(sorted(f"Insufficient {name} by node" for name in names))
+
+
+def free_reasons(names: Iterable[str]) -> tuple[str, ...]:
+    """Return what the node lacks without a reservation: pods, then native resources, then others by name."""
+    rank = {name: number for number, name in enumerate((resources.PODS, *NATIVE))}
+    in_order = sorted(names, key=lambda name: (rank.get(name, len(rank)), name))
+    return tuple(f"Insufficient {name} by node" for name in in_order)
 
 
 def is_policy_conflict(incoming: str, existing: Sequence[str]) -> bool:

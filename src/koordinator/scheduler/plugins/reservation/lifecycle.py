@@ -2,6 +2,7 @@
 event of it changes. Pure. Source: behaviour/reservations 4.1, 9 and 12."""
 
 import enum
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -236,18 +237,17 @@ def phase_gauges(reservation: Reservation) -> dict[str, int]:
 
 
 def resource_gauges(reservation: Reservation) -> list[ReservationGauge]:
-    """`scheduler_reservation_resource`: amounts, and the used part of each. Raises: QuantityError."""
-    held = resource_list.of(reservation.status.allocatable)
+    """`scheduler_reservation_resource`: what is reserved, used (none is 0), and the used part of each.
+    Raises: QuantityError."""
     allocated = resource_list.of(reservation.status.allocated)
-    gauges = [
-        ReservationGauge(kind, name, *_in_unit(name, amount.milli))
-        for kind, amounts in (("allocatable", held), ("allocated", allocated))
-        for name, amount in amounts.items()
-    ]
-    for name, amount in held.items():
-        if amount > quantity.ZERO:
-            used = allocated.get(name, quantity.ZERO).milli / amount.milli
-            gauges.append(ReservationGauge("utilization", name, "ratio", used))
+    gauges: list[ReservationGauge] = []
+    for name, amount in resource_list.of(reservation.status.allocatable).items():
+        unit, most = _in_unit(name, amount.milli)
+        _, used = _in_unit(name, allocated.get(name, quantity.ZERO).milli)
+        gauges.append(ReservationGauge("allocatable", name, unit, most))
+        gauges.append(ReservationGauge("allocated", name, unit, used))
+        if most > 0:
+            gauges.append(ReservationGauge("utilization", name, "ratio", used / most))
     return gauges
 
 
@@ -256,8 +256,8 @@ def _in_unit(name: str, milli: int) -> tuple[str, float]:
         case "cpu":
             return "core", milli / 1000
         case "memory":
-            return "Gi", milli / 1000 / GIB
-    return "raw", milli / 1000
+            return "Gi", math.ceil(milli / 1000) / GIB
+    return "raw", math.ceil(milli / 1000)
 
 
 def _ended(reservation: Reservation, reason: str, now_s: float) -> ReservationStatus:

@@ -16,6 +16,7 @@ from koordinator.scheduler.plugins.reservation.fit import (
     Ints,
     ReservationAmounts,
     ReservationNodeView,
+    free_reasons,
     node_reasons,
     short_in_room,
     short_on_node,
@@ -71,7 +72,7 @@ def pre_allocate(
     asked: Asked = nobody_asked,
 ) -> PreAllocation:
     """Return whether a reservation fits a node by free room and by pods that leave it, tried in the order given."""
-    if not policy.is_required and not candidates:
+    if not policy.is_required and not candidates and not policy.prefers_none:
         return PreAllocation(True)  # the general fit check decides
     free_short = short_on_node(request, node, (), ignored)
     if not policy.is_required and policy.prefers_none and not free_short:
@@ -95,7 +96,6 @@ def _one(
     by_node: set[str] = set()
     by_room: list[str] = []
     by_others: list[str] = []
-    short: list[str] = []
     for each in candidates:
         if not any(name in each.request for name in room.names):
             continue
@@ -111,9 +111,10 @@ def _one(
     if policy.is_required:
         return PreAllocation(False, reasons=(*node_reasons(by_node), *by_room, *by_others) or (NOBODY,))
     if free_short:
-        # What is short even without the last of them, else what is without anyone leaving.
-        return PreAllocation(False, reasons=(*node_reasons(short or free_short), *by_others))
-    return PreAllocation(True, everyone)
+        # What is short even without one of them, else what is without anyone leaving.
+        short_names = node_reasons(by_node) or free_reasons(free_short)
+        return PreAllocation(False, reasons=(*short_names, *by_others))
+    return PreAllocation(True)
 
 
 def _several(
@@ -127,25 +128,28 @@ def _several(
     asked: Asked,
 ) -> PreAllocation:
     chosen: list[PreAllocationCandidate] = []
-    short = [] if policy.is_required else free_short
+    short: list[str] = []  # without those that were tried last
     by_room: list[str] = []
     by_others: Sequence[str] = ()
     for each in candidates:
+        if not any(name in each.request for name in room.names):
+            continue
         together = sum_of(one.request for one in (*chosen, each))
+        short = short_on_node(request, _left(node, len(chosen) + 1), (together,), ignored)
         if own := short_in_room(together, room, ignored):
             by_room.extend(own)
             continue
         chosen.append(each)
-        short = short_on_node(request, _left(node, len(chosen)), (together,), ignored)
         if not short:
             names = tuple(one.name for one in chosen)
             by_others = asked(names)
             if not by_others:
                 return PreAllocation(True, names)
     if policy.is_required:
-        return PreAllocation(False, reasons=(*node_reasons(short), *by_room, *by_others) or (NOBODY,))
-    is_short = bool(free_short if by_others else short)
-    return PreAllocation(not is_short, reasons=(*node_reasons(short), *by_others) if is_short else ())
+        return PreAllocation(False, reasons=(*free_reasons(short), *by_room, *by_others) or (NOBODY,))
+    if not free_short:
+        return PreAllocation(True)
+    return PreAllocation(False, reasons=(*free_reasons(short or free_short), *by_others))
 
 
 def _left(node: ReservationNodeView, leaving: int) -> ReservationNodeView:
