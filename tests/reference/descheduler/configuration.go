@@ -62,6 +62,9 @@ func completed(asked argsQuestion) (any, error) {
 			if err := v1alpha2.Convert_config_LowNodeLoadNodePool_To_v1alpha2_LowNodeLoadNodePool(&internal.NodePools[index], &pool, nil); err != nil {
 				return nil, err
 			}
+			if condition := pool.AnomalyCondition; condition != nil && condition.Timeout != nil && condition.Timeout.Duration == 0 {
+				condition.Timeout = nil // no time given, as the internal form has it
+			}
 			pools = append(pools, members(pool))
 		}
 		answer["effective_node_pools"] = pools

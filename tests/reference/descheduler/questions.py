@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.reference.descheduler import draws
+
 Json = dict[str, Any]
 
 NOT_RELEASED = "the plugin came after this release"
@@ -30,8 +32,9 @@ def _pod_and_others(asked: Json) -> Json | None:
 
 
 def _detector(asked: Json) -> Json | None:
-    """Time goes on."""
+    """Time goes on, and a timeout is not below 0."""
     asked["operations"].sort(key=lambda each: each["at"])
+    asked["timeout_seconds"] = abs(asked["timeout_seconds"])
     return asked
 
 
@@ -48,7 +51,9 @@ def _cycles(asked: Json) -> Json | None:
 
 
 def _reason(asked: Json) -> Json | None:
-    """A pool has the same resources in all its thresholds, and its nodes have them."""
+    """A pool has the same resources in all its thresholds, and its nodes have them; usage is not negative."""
+    if any(amount.startswith("-") for kind in ("", "prod_") for amount in asked[f"{kind}usage"].values()):
+        return None
     high = asked["high_thresholds"]
     if not asked["prod_high_thresholds"].keys() <= high.keys() <= asked["allocatable"].keys():
         return None
@@ -58,8 +63,20 @@ def _reason(asked: Json) -> Json | None:
 
 
 def _usage_score(asked: Json) -> Json | None:
-    """A node is above its limit by something."""
-    asked["excess"] = {name: amount for name, amount in asked.get("excess", {}).items() if not amount.startswith(("0", "-"))}
+    """No amount is negative; what has a weight is exceeded."""
+    if any(
+        amount.startswith("-")
+        for name in ("usage", "capacity", "excess")
+        for amount in asked.get(name, {}).values()
+    ):
+        return None
+    if asked["kind"] == "pod":
+        asked["excess"] = {
+            name: amount for name, amount in asked.get("excess", {}).items() if not amount.startswith("0")
+        }
+        asked["weights"] = {
+            name: weight for name, weight in asked["weights"].items() if name in asked["excess"]
+        }
     return asked
 
 
@@ -92,6 +109,9 @@ def _arbitrate_sort(asked: Json) -> Json | None:
     _uids(asked["pods"])
     asked["waiting_jobs"] = [each for each in jobs["jobs"] if id(each) in waiting]
     asked["other_jobs"] = [each for each in jobs["jobs"] if id(each) not in waiting]
+    names = {each["metadata"]["uid"]: each["metadata"]["name"] for each in asked["pods"]}
+    for ref in (each["spec"]["podRef"] for each in jobs["jobs"]):  # name and uid are of one pod
+        ref["name"] = names.get(ref["uid"], ref["name"])
     return asked
 
 
@@ -101,9 +121,30 @@ def _arbitrate_round(asked: Json) -> Json | None:
 
 
 def _migration_state(asked: Json) -> Json | None:
+    """Conditions have types of their own."""
+    statuses = [asked["job"]["status"]]
     for step in asked["steps"]:
-        _alone(step["world"], "pods")
+        world = step["world"]
+        _alone(world, "pods")
+        statuses += [each["status"] for each in (*world["pods"], world.get("reservation") or {"status": {}})]
+    for status in statuses:
+        if "conditions" in status:
+            status["conditions"] = list({each["type"]: each for each in status["conditions"]}.values())
     return asked
+
+
+def _reservation_template(asked: Json) -> Json | None:
+    """What is empty is not written."""
+    asked["pod"] = _without_empty_lists(asked["pod"])
+    return asked
+
+
+def _without_empty_lists(given: Any) -> Any:
+    if isinstance(given, list):
+        return [_without_empty_lists(member) for member in given]
+    if isinstance(given, dict):
+        return {name: _without_empty_lists(member) for name, member in given.items() if member != []}
+    return given
 
 
 MEND = {
@@ -121,7 +162,18 @@ MEND = {
     "descheduler-node-fit": _pod_and_others,
     "descheduler-object-limiter": _object_limiter,
     "descheduler-pod-sorter": _nodes_and_pods,
+    "descheduler-reservation-template": _reservation_template,
     "descheduler-usage-score": _usage_score,
+}
+DRAW = {
+    "descheduler-custom-priority": draws.custom_priority,
+    "descheduler-evictable": draws.evictable,
+    "descheduler-lownodeload-classify": draws.classify,
+    "descheduler-lownodeload-cycles": draws.cycles,
+    "descheduler-lownodeload-evict": draws.low_node_load,
+    "descheduler-node-fit": draws.node_fit,
+    "descheduler-pod-sorter": draws.pod_sorter,
+    "descheduler-usage-score": draws.usage_score,
 }
 OUTDATED = {
     "descheduler-config-defaults": {

@@ -8,7 +8,17 @@ for our answer when the next one is asked. Each deviation names its section of
 `docs/deliberate-differences.md` and a word or two by which its line there is found.
 """
 
-from tests.vectors.deviations import devices, gangs, host, manager, node_agent, quotas, reservations, topology
+from tests.vectors.deviations import (
+    descheduler,
+    devices,
+    gangs,
+    host,
+    manager,
+    node_agent,
+    quotas,
+    reservations,
+    topology,
+)
 from tests.vectors.deviations.question import Derived, Deviation, Question, together
 
 _ADMISSION = "Pods at admission"
@@ -482,6 +492,30 @@ TABLE = (
         "Reservations",
         "less than none",
         Derived(reservations.with_all_native_resources),
+    ),
+    Deviation(
+        "missing-reservations",
+        ("descheduler-migration-state",),
+        "a Reservation that is gone does not come back",
+        "The descheduler",
+        "missing Reservation",
+        Derived(descheduler.with_missing_reservations_looked_for_again),
+    ),
+    Deviation(
+        "counters-of-anomalies",
+        ("descheduler-config-validation",),
+        "both counters of an anomaly have defaults",
+        "The descheduler",
+        "without counters",
+        Derived(descheduler.without_counters_of_anomalies),
+    ),
+    Deviation(
+        "dry-cordons",
+        ("descheduler-custom-priority",),
+        "a dry run changes nothing",
+        "The descheduler",
+        "in a dry run",
+        Derived(descheduler.with_cordons_in_a_dry_run),
     ),
 )
 

@@ -235,7 +235,7 @@ def _await_schedule(draft: JobUpdate, pod: Pod | None, reservation: Reservation)
         is_told = scheduled is not None and scheduled.reason == jobs.UNSCHEDULABLE
         message = scheduled.message if scheduled is not None and is_told else ""
         return draft.fail(jobs.UNSCHEDULABLE, message, has_event=False)
-    if draft.is_true(jobs.RESERVATION_SCHEDULED):
+    if draft.is_true(jobs.RESERVATION_SCHEDULED) or draft.status.node_name:
         return None
     name = reservation.metadata.name
     if pod is not None and pod.spec.node_name == node:  # 16
