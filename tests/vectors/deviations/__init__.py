@@ -502,6 +502,14 @@ TABLE = (
         Derived(descheduler.with_missing_reservations_looked_for_again),
     ),
     Deviation(
+        "own-evictions",
+        ("descheduler-migration-state",),
+        "a job is not held back by what it did itself",
+        "The descheduler",
+        "own eviction",
+        Derived(descheduler.held_back_by_its_own_eviction),
+    ),
+    Deviation(
         "counters-of-anomalies",
         ("descheduler-config-validation",),
         "both counters of an anomaly have defaults",
@@ -516,6 +524,14 @@ TABLE = (
         "The descheduler",
         "in a dry run",
         Derived(descheduler.with_cordons_in_a_dry_run),
+    ),
+    Deviation(
+        "closed-before",
+        ("descheduler-custom-priority",),
+        "a node that was cordoned before stays so",
+        "The descheduler",
+        "leaves a node cordoned",
+        Derived(descheduler.with_all_nodes_returned),
     ),
 )
 
