@@ -32,7 +32,7 @@ type migrationJobs = []*sev1alpha1.PodMigrationJob
 
 func init() {
 	answering.Area("descheduler-arbitrate-filter", test.Of(admitted))
-	answering.Area("descheduler-arbitrate-sort", test.Stable(test.Of(ordered)))
+	answering.Area("descheduler-arbitrate-sort", test.Stable(2, test.Of(ordered)))
 	answering.Area("descheduler-arbitrate-round", answering.Of(judged))
 }
 

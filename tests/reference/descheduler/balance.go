@@ -22,8 +22,8 @@ import (
 )
 
 func init() {
-	answering.Area("descheduler-lownodeload-evict", test.Repeated(test.Of(evicted), shared))
-	answering.Area("descheduler-lownodeload-cycles", test.Stable(test.Of(cycled)))
+	answering.Area("descheduler-lownodeload-evict", test.Repeated(test.Often, test.Of(evicted), shared))
+	answering.Area("descheduler-lownodeload-cycles", test.Stable(test.Often, test.Of(cycled)))
 }
 
 func pluginOf(args *config.LowNodeLoadArgs, scene *test.Scene) (*LowNodeLoad, error) {

@@ -25,8 +25,8 @@ type argsQuestion struct {
 }
 
 func init() {
-	answering.Area("descheduler-config-defaults", test.Stable(answering.Of(completed)))
-	answering.Area("descheduler-config-validation", test.Stable(answering.Of(validated)))
+	answering.Area("descheduler-config-defaults", answering.Of(completed))
+	answering.Area("descheduler-config-validation", answering.Of(validated))
 	answering.Area("descheduler-plugin-merge", answering.Of(merged))
 }
 

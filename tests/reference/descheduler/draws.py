@@ -13,11 +13,11 @@ COSTS = ("1", "2", "-2", "0", "abc", "+1", "2147483647")
 TIER = "tier"
 
 
-def _rarely(chance: Random, value: Any, odds: int = 8) -> Any:
+def rarely(chance: Random, value: Any, odds: int = 8) -> Any:
     return value if chance.randrange(odds) == 0 else None
 
 
-def _given(members: Json) -> Json:
+def given(members: Json) -> Json:
     return {name: member for name, member in members.items() if member not in (None, {}, [])}
 
 
@@ -32,7 +32,7 @@ def _amounts(chance: Random, cpu: int, memory: int) -> Json:
     return whole
 
 
-def _owner(
+def owner(
     chance: Random, kinds: tuple[str, ...] = ("ReplicaSet", "ReplicaSet", "StatefulSet", "Job")
 ) -> Json:
     kind, number = chance.choice(kinds), chance.randint(0, 2)
@@ -47,17 +47,17 @@ def pod(chance: Random, name: str, node: str, **more: Any) -> Json:
         "app": chance.choice((None, "x", "y")),
     }
     annotations = {
-        "controller.kubernetes.io/pod-deletion-cost": _rarely(chance, chance.choice(COSTS)),
-        "scheduling.koordinator.sh/eviction-cost": _rarely(chance, chance.choice(COSTS)),
-        "descheduler.alpha.kubernetes.io/evict": _rarely(chance, "true", 20),
+        "controller.kubernetes.io/pod-deletion-cost": rarely(chance, chance.choice(COSTS)),
+        "scheduling.koordinator.sh/eviction-cost": rarely(chance, chance.choice(COSTS)),
+        "descheduler.alpha.kubernetes.io/evict": rarely(chance, "true", 20),
     }
-    container = {"name": "c", "resources": _given({"requests": _amounts(chance, 1500, 1 << 30)})}
+    container = {"name": "c", "resources": given({"requests": _amounts(chance, 1500, 1 << 30)})}
     spec = {
         "nodeName": node,
         "priority": chance.choice(PRIORITIES),
         "containers": [container] * chance.choice((1, 1, 1, 2)),
-        "nodeSelector": _rarely(chance, {TIER: chance.choice(("a", "b"))}),
-        "tolerations": _rarely(chance, [{"operator": "Exists"}]),
+        "nodeSelector": rarely(chance, {TIER: chance.choice(("a", "b"))}),
+        "tolerations": rarely(chance, [{"operator": "Exists"}]),
         **more,
     }
     phase = chance.choice(("Running",) * 12 + ("Pending", "Succeeded", "Failed"))
@@ -67,12 +67,12 @@ def pod(chance: Random, name: str, node: str, **more: Any) -> Json:
             "name": name,
             "uid": f"uid-{name}",
             "creationTimestamp": chance.randint(0, 100_000) / 10,
-            "ownerReferences": [_owner(chance)],
-            "labels": _given(labels),
-            "annotations": _given(annotations),
+            "ownerReferences": [owner(chance)],
+            "labels": given(labels),
+            "annotations": given(annotations),
         },
-        "spec": _given(spec),
-        "status": _given({"phase": phase, "qosClass": chance.choice(KUBE_QOS)}),
+        "spec": given(spec),
+        "status": given({"phase": phase, "qosClass": chance.choice(KUBE_QOS)}),
     }
 
 
@@ -88,9 +88,9 @@ def node(chance: Random, name: str) -> Json:
         "metadata": {
             "name": name,
             "labels": {TIER: chance.choice(("a", "b", "c"))},
-            "annotations": _given({"node.koordinator.sh/raw-allocatable": _rarely(chance, raw, 12)}),
+            "annotations": given({"node.koordinator.sh/raw-allocatable": rarely(chance, raw, 12)}),
         },
-        "spec": _given({"unschedulable": _rarely(chance, True, 12), "taints": _rarely(chance, [taint], 8)}),
+        "spec": given({"unschedulable": rarely(chance, True, 12), "taints": rarely(chance, [taint], 8)}),
         "status": {
             "allocatable": {
                 "cpu": f"{cores}000m",
@@ -108,14 +108,14 @@ def _thresholds(chance: Random) -> Json:
     )
     low = {name: chance.choice((chance.randint(5, 50), chance.randint(50, 450) / 10)) for name in names}
     high = {name: chance.randint(int(percent) + 1, 80) for name, percent in low.items()}
-    pool = {"lowThresholds": low, "highThresholds": high, "useDeviationThresholds": _rarely(chance, True, 5)}
+    pool = {"lowThresholds": low, "highThresholds": high, "useDeviationThresholds": rarely(chance, True, 5)}
     if chance.random() < 0.4:
         pool["prodHighThresholds"] = {name: chance.randint(3, percent) for name, percent in high.items()}
         pool["prodLowThresholds"] = {
             n: chance.randint(1, most) for n, most in pool["prodHighThresholds"].items()
         }
     pool["resourceWeights"] = {name: chance.randint(1, 5) for name in ("cpu", "memory", "pods")}
-    return _given(pool)
+    return given(pool)
 
 
 def _metrics(chance: Random, nodes: list[Json], pods: list[Json], now: float) -> Json:
@@ -177,18 +177,18 @@ def low_node_load(chance: Random) -> Json:
     selector = {"name": "s", "selector": {"matchLabels": {"app": chance.choice("xy")}}}
     args = {
         "nodeFit": chance.random() < 0.7,
-        "numberOfNodes": _rarely(chance, 1, 6),
-        "dryRun": _rarely(chance, True, 10),
-        "evictableNamespaces": _rarely(chance, namespaces, 6),
-        "podSelectors": _rarely(chance, [selector], 6),
+        "numberOfNodes": rarely(chance, 1, 6),
+        "dryRun": rarely(chance, True, 10),
+        "evictableNamespaces": rarely(chance, namespaces, 6),
+        "podSelectors": rarely(chance, [selector], 6),
         "nodeMetricExpirationSeconds": chance.choice((None, 180)),
     }
-    limits = {name: _rarely(chance, chance.randint(0, 3), 6) for name in ("perNode", "perNamespace", "total")}
+    limits = {name: rarely(chance, chance.randint(0, 3), 6) for name in ("perNode", "perNamespace", "total")}
     return {
         **asked,
-        "args": _given(args),
+        "args": given(args),
         "filter_rejects": _rejects(chance, asked["pods"]),
-        "cycle_limits": _given(limits),
+        "cycle_limits": given(limits),
     }
 
 
@@ -264,7 +264,7 @@ def _affinity(chance: Random) -> Json:
             "matchExpressions": [requirement(TIER, ("a", "b", "c")) for _ in range(chance.randint(0, 2))],
             "matchFields": [requirement("metadata.name", ("n0", "n1")) for _ in range(chance.randint(0, 1))],
         }
-        terms.append(_given(term))
+        terms.append(given(term))
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
@@ -274,9 +274,9 @@ def node_fit(chance: Random) -> Json:
         if chance.random() < 0.3:
             each["status"]["allocatable"]["example.com/x"] = "2"
     more: Json = {
-        "affinity": _rarely(chance, _affinity(chance), 2),
-        "overhead": _rarely(chance, {"cpu": "250m"}, 5),
-        "initContainers": _rarely(
+        "affinity": rarely(chance, _affinity(chance), 2),
+        "overhead": rarely(chance, {"cpu": "250m"}, 5),
+        "initContainers": rarely(
             chance,
             [
                 {
@@ -302,12 +302,12 @@ def evictable(chance: Random) -> Json:
     asked = node_fit(chance)
     meta, spec = asked["pod"]["metadata"], asked["pod"]["spec"]
     meta["ownerReferences"] = chance.choice(
-        ([], [_owner(chance)], [_owner(chance, ("DaemonSet", "ReplicaSet"))])
+        ([], [owner(chance)], [owner(chance, ("DaemonSet", "ReplicaSet"))])
     )
-    meta["annotations"] |= _given(
+    meta["annotations"] |= given(
         {
-            "kubernetes.io/config.mirror": _rarely(chance, "m", 10),
-            "kubernetes.io/config.source": _rarely(chance, chance.choice(("api", "file")), 6),
+            "kubernetes.io/config.mirror": rarely(chance, "m", 10),
+            "kubernetes.io/config.source": rarely(chance, chance.choice(("api", "file")), 6),
         }
     )
     if chance.random() < 0.1:
@@ -321,11 +321,11 @@ def evictable(chance: Random) -> Json:
     options = {
         **{f"evict{name}": chance.random() < 0.4 for name in flags},
         "ignorePvcPods": chance.random() < 0.4,
-        "priorityThreshold": _rarely(chance, chance.choice((0, 5000, 9500)), 3),
+        "priorityThreshold": rarely(chance, chance.choice((0, 5000, 9500)), 3),
         "nodeFit": chance.random() < 0.4,
-        "labelSelector": _rarely(chance, {"matchLabels": {"app": "x"}}, 4),
+        "labelSelector": rarely(chance, {"matchLabels": {"app": "x"}}, 4),
     }
-    return {**asked, "options": _given(options)}
+    return {**asked, "options": given(options)}
 
 
 def custom_priority(chance: Random) -> Json:
@@ -336,10 +336,10 @@ def custom_priority(chance: Random) -> Json:
         "mode": chance.choice((None, "BestEffort", "DrainNode", "DrainNode")),
         "nodeFit": chance.choice((None, True, True, False)),
         "autoCordon": chance.choice((None, True)),
-        "dryRun": _rarely(chance, True, 10),
-        "nodeSelector": _rarely(chance, {"matchLabels": {TIER: chance.choice(names)}}, 12),
-        "evictableNamespaces": _rarely(chance, {"include": ["default"]}, 5),
-        "podSelectors": _rarely(chance, [{"name": "s", "selector": {"matchLabels": {"app": "x"}}}], 5),
+        "dryRun": rarely(chance, True, 10),
+        "nodeSelector": rarely(chance, {"matchLabels": {TIER: chance.choice(names)}}, 12),
+        "evictableNamespaces": rarely(chance, {"include": ["default"]}, 5),
+        "podSelectors": rarely(chance, [{"name": "s", "selector": {"matchLabels": {"app": "x"}}}], 5),
     }
     args = {name: member for name, member in args.items() if member is not None}
     return {
@@ -348,218 +348,4 @@ def custom_priority(chance: Random) -> Json:
         "pods": pods,
         "filter_rejects": _rejects(chance, pods),
         "evictions_that_fail": _rejects(chance, pods),
-    }
-
-
-def _job(chance: Random, name: str, of: Json, phases: tuple[str | None, ...]) -> Json:
-    meta = of["metadata"]
-    passed = {"descheduler.koordinator.sh/passed-arbitration": "true"}
-    return {
-        "metadata": {
-            "name": name,
-            "uid": f"uid-{name}",
-            "creationTimestamp": chance.randint(0, 50_000) / 10,
-            "annotations": chance.choice(({}, {}, passed)),
-        },
-        "spec": {"podRef": {"namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}},
-        "status": _given({"phase": chance.choice(phases)}),
-    }
-
-
-GATES = (
-    *("MaxMigratingGlobally", "MaxMigratingPerNode", "MaxMigratingPerNamespace", "MaxMigratingPerWorkload"),
-    *("MaxUnavailablePerWorkload", "ExpectedReplicas", "PVC", "BarePods", "LocalStorage", "SystemCritical"),
-    *("PriorityThreshold", "LabelSelector", "Namespaces", "NodeFit"),
-)
-
-
-def arbitrate_filter(chance: Random) -> Json:
-    asked = evictable(chance)
-    pods = [pod(chance, f"p{index}", chance.choice(("n0", "n1"))) for index in range(chance.randint(1, 8))]
-    own = asked["pod"]
-    for one in (own, *pods):
-        one["spec"]["schedulerName"] = chance.choice(("koord-scheduler",) * 5 + ("other",))
-        one["status"]["conditions"] = [
-            {"type": "Ready", "status": chance.choice(("True", "True", "True", "False"))}
-        ]
-        if chance.random() < 0.6:
-            one["metadata"]["namespace"] = "default"
-            one["metadata"]["ownerReferences"] = own["metadata"]["ownerReferences"]
-    phases = (None, "Pending", "Running", "Running", "Succeeded", "Failed", "Aborted")
-    jobs = [_job(chance, f"j{n}", one, phases) for n, one in enumerate((own, *pods)) if chance.random() < 0.3]
-    limits = (None, None, 0, 1, 2, 5, "10%", "30%", "50%", "100%")
-    options = asked["options"]
-    args = {
-        **{name: member for name, member in options.items() if name not in ("nodeFit", "priorityThreshold")},
-        "priorityThreshold": {"value": options["priorityThreshold"]}
-        if "priorityThreshold" in options
-        else None,
-        "maxMigratingGlobally": chance.choice((None, None, 0, 1, 2, 4)),
-        "maxMigratingPerNode": chance.choice((None, None, 0, 1, 2)),
-        "maxMigratingPerNamespace": chance.choice((None, None, 0, 1, 2)),
-        "maxMigratingPerWorkload": chance.choice(limits),
-        "maxUnavailablePerWorkload": chance.choice(limits),
-        "skipCheckExpectedReplicas": chance.choice((None, True, False)),
-        "skipEvictionGates": chance.sample(GATES, chance.choice((0, 0, 0, 1, 4))),
-        "namespaces": _rarely(chance, {chance.choice(("include", "exclude")): ["default"]}, 6),
-        "defaultJobMode": chance.choice((None, "EvictDirectly", "ReservationFirst")),
-        "schedulerNames": _rarely(chance, ["other"], 6),
-    }
-    replicas = (1, 2, 3, 4, 6, 10, 11, 30)
-    owners = {ref["uid"] for one in (own, *pods) for ref in one["metadata"]["ownerReferences"]}
-    workloads = {uid: {"replicas": chance.choice(replicas)} for uid in sorted(owners)}
-    for uid in workloads:
-        if chance.random() < 0.05:
-            workloads[uid] = {"error": True}
-    return {
-        "pod": own,
-        "args": {name: member for name, member in args.items() if member not in (None, [])},
-        "jobs": jobs,
-        "pods": [own, *pods],
-        "workloads": workloads,
-        "arbitrating": chance.random() < 0.5,
-        "arbitrated_jobs": [one["metadata"]["name"] for one in jobs if chance.random() < 0.5],
-    }
-
-
-def arbitrate_sort(chance: Random) -> Json:
-    count, others = chance.randint(2, 10), chance.randint(0, 6)
-    pods = [pod(chance, f"p{index}", "n0") for index in range(count + others)]
-    for one in pods:
-        if chance.random() < 0.5:
-            one["metadata"]["ownerReferences"] = [_owner(chance, ("Job",))]
-        one["metadata"]["ownerReferences"] *= chance.random() < 0.9
-    jobs = [_job(chance, f"j{n}", one, (None, "Running", "Succeeded")) for n, one in enumerate(pods)]
-    for one in jobs[:count]:
-        one["metadata"]["annotations"], one["status"] = {}, {}
-    return {
-        "waiting_jobs": jobs[:count],
-        "other_jobs": jobs[count:],
-        "pods": [one for one in pods if chance.random() < 0.9],
-    }
-
-
-def object_limiter(chance: Random) -> Json:
-    limiters = {
-        kind: _given(
-            {
-                "durationSeconds": chance.choice((0, 1, 2, 10, 100, 300)),
-                "maxMigrating": chance.choice(
-                    (None, 1, 2, 5, "10%", "50%") if kind == "workload" else (1, 2, 5)
-                ),
-                "burst": chance.choice((None, 0, 1, 2, 3)),
-            }
-        )
-        for kind in chance.choice((("workload",), ("namespace",), ("workload", "namespace")))
-    }
-    for one in limiters.values():
-        one.setdefault("durationSeconds", 0)
-    events, at = [], 0.0
-    for _ in range(chance.randint(2, 15)):
-        at = round(at + chance.choice((0, 0.01, 0.1, 0.5, 1, 3, 7, 30, 60)), 2)
-        names = {
-            "workload": chance.choice(("w1", "w1", "w2")),
-            "namespace": chance.choice(("ns", "ns", "other")),
-        }
-        events.append({"at": at, "op": chance.choice(("evicted", "check", "check")), **names})
-    return {
-        "object_limiters": limiters,
-        "replicas": chance.choice((1, 2, 4, 10, 100)),
-        "max_migrating_per_workload": chance.choice((None, None, 1, 3, "20%")),
-        "events": events,
-    }
-
-
-def migration_state(chance: Random) -> Json:
-    """A job and a world that goes its way, with mishaps."""
-    ref: Json = {
-        "namespace": "default",
-        "name": "pod-a",
-        **_given({"uid": chance.choice((None, "u1", "u1", "u9"))}),
-    }
-    mode = chance.choice((None, "ReservationFirst", "ReservationFirst", "EvictDirectly"))
-    has_room = chance.random() < 0.7
-    options = {"reservationRef": {"name": "rsv"}} if has_room else None
-    spec = _given(
-        {"podRef": ref, "mode": mode, "ttlSeconds": chance.choice((None, 300)), "reservationOptions": options}
-    )
-    annotations = {
-        "koordinator.sh/evict-reason": _rarely(chance, "hot", 3),
-        "koordinator.sh/evict-trigger": _rarely(chance, "LowNodeLoad", 3),
-        "descheduler.alpha.kubernetes.io/evict": _rarely(chance, "true"),
-    }
-    meta = {"name": "job-1", "uid": "job-uid-1", "creationTimestamp": 0, "annotations": _given(annotations)}
-    bound = chance.random() < 0.5
-    steps, progress, now = [], 0, 0
-    for _ in range(chance.randint(1, 7)):
-        now += chance.choice((1, 3, 3, 3, 120))
-        progress += chance.choice((0, 1, 1, 2))
-        world = {
-            "pods": _pods_of_step(chance, progress),
-            "reservation": _reservation(chance, "rsv" if has_room else "job-uid-1", progress, bound),
-            "limiter_blocked": _rarely(chance, True),
-            "eviction_error": _rarely(chance, "429"),
-            "create_reservation_error": _rarely(chance, "quota"),
-        }
-        if world["reservation"] is None or chance.random() < 0.03:
-            del world["reservation"]
-        steps.append({"now": now, "world": {name: m for name, m in world.items() if m is not None}})
-    return {
-        "args": {"defaultJobMode": chance.choice(("ReservationFirst", "EvictDirectly"))},
-        "reconciler_uid": "me",
-        "job": {"metadata": meta, "spec": spec, "status": {}},
-        "steps": steps,
-    }
-
-
-def _pods_of_step(chance: Random, progress: int) -> list[Json]:
-    def one(name: str, uid: str, node: str, is_ready: bool) -> Json:
-        ready = {"type": "Ready", "status": "True" if is_ready else "False"}
-        scheduled = {
-            "type": "PodScheduled",
-            "status": "True" if node else "False",
-            "message": "" if node else "no room",
-        }
-        return {
-            "metadata": {"namespace": "default", "name": name, "uid": uid},
-            "spec": {"nodeName": node, "schedulerName": "koord-scheduler"},
-            "status": {"phase": "Running" if node else "Pending", "conditions": [ready, scheduled]},
-        }
-
-    found = []
-    if progress < 4 or chance.random() < 0.1:
-        found.append(one("pod-a", "u1", chance.choice(("n1", "n1", "n1", "n2", "")), True))
-    elif chance.random() < 0.2:
-        found.append(one("pod-a", "u3", "n2", chance.random() < 0.5))
-    if progress > 4:
-        found.append(one("pod-b", "u2", "n2", chance.random() < 0.6))
-    return found
-
-
-def _reservation(chance: Random, name: str, progress: int, is_bound: bool) -> Json | None:
-    if progress == 0 and chance.random() < 0.3:
-        return None
-    failing = chance.random() < 0.1
-    scheduled = {"type": "Scheduled", "status": "True", "reason": "Scheduled"}
-    if failing:
-        scheduled = {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no fit"}
-    status: Json = {"phase": "Pending", "conditions": [scheduled] if failing else []}
-    if progress > 1:
-        phase = chance.choice(("Available",) * 8 + ("Succeeded", "Failed", "Pending", ""))
-        conditions = [scheduled]
-        if chance.random() < 0.15:
-            conditions.append(
-                {"type": "Ready", "status": "False", "reason": chance.choice(("Expired", "Succeeded"))}
-            )
-        status = {"phase": phase, "nodeName": chance.choice(("n2", "n2", "n2", "")), "conditions": conditions}
-    if progress > 4 and is_bound:
-        status["phase"] = "Succeeded"
-        status["currentOwners"] = [{"namespace": "default", "name": "pod-b", "uid": "u2"}]
-    owner = {"controller": {"kind": "ReplicaSet", "name": "rs", "namespace": "default"}}
-    itself = {"object": {"kind": "Pod", "namespace": "default", "name": "pod-a", "uid": "u1"}}
-    order = {"scheduling.koordinator.sh/reservation-order": "1700000000000"}
-    return {
-        "metadata": {"name": name, "labels": chance.choice((order, order, order, {}))},
-        "spec": {"owners": chance.choice(([owner], [owner], [owner], [itself], [itself, owner], []))},
-        "status": status,
     }

@@ -25,7 +25,7 @@ import (
 )
 
 func init() {
-	answering.Area("descheduler-object-limiter", test.Stable(answering.Of(blocked)))
+	answering.Area("descheduler-object-limiter", test.Stable(test.Often, answering.Of(blocked)))
 	answering.Area("descheduler-max-unavailable", answering.Of(maxUnavailable))
 	answering.Area("descheduler-reservation-template", test.Of(template))
 }

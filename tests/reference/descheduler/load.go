@@ -30,7 +30,7 @@ type classifyQuestion struct {
 }
 
 func init() {
-	answering.Area("descheduler-lownodeload-classify", test.Stable(test.Of(classified)))
+	answering.Area("descheduler-lownodeload-classify", test.Stable(test.Often, test.Of(classified)))
 	answering.Area("descheduler-lownodeload-reason", answering.Of(reasonOf))
 	answering.Area("descheduler-usage-score", answering.Of(scored))
 }

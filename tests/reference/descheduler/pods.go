@@ -18,7 +18,7 @@ func init() {
 	answering.Area("descheduler-node-fit", test.Of(fitting))
 	answering.Area("descheduler-evictable", test.Of(evictable))
 	answering.Area("descheduler-eviction-limiter", test.Of(limited))
-	answering.Area("descheduler-pod-sorter", test.Stable(test.Of(sorted)))
+	answering.Area("descheduler-pod-sorter", test.Stable(2, test.Of(sorted)))
 }
 
 type podQuestion struct {

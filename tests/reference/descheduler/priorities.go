@@ -14,7 +14,7 @@ import (
 	"github.com/koordinator-sh/koordinator/pkg/descheduler/test"
 )
 
-func init() { answering.Area("descheduler-custom-priority", test.Stable(test.Of(moved))) }
+func init() { answering.Area("descheduler-custom-priority", test.Of(moved)) }
 
 func moved(asked struct {
 	Args    json.RawMessage `json:"args"`

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.reference.descheduler import draws
+from tests.reference.descheduler import draws, draws_of_jobs
 
 Json = dict[str, Any]
 
@@ -166,16 +166,16 @@ MEND = {
     "descheduler-usage-score": _usage_score,
 }
 DRAW = {
-    "descheduler-arbitrate-filter": draws.arbitrate_filter,
-    "descheduler-arbitrate-sort": draws.arbitrate_sort,
+    "descheduler-arbitrate-filter": draws_of_jobs.arbitrate_filter,
+    "descheduler-arbitrate-sort": draws_of_jobs.arbitrate_sort,
     "descheduler-custom-priority": draws.custom_priority,
     "descheduler-evictable": draws.evictable,
     "descheduler-lownodeload-classify": draws.classify,
     "descheduler-lownodeload-cycles": draws.cycles,
     "descheduler-lownodeload-evict": draws.low_node_load,
-    "descheduler-migration-state": draws.migration_state,
+    "descheduler-migration-state": draws_of_jobs.migration_state,
     "descheduler-node-fit": draws.node_fit,
-    "descheduler-object-limiter": draws.object_limiter,
+    "descheduler-object-limiter": draws_of_jobs.object_limiter,
     "descheduler-pod-sorter": draws.pod_sorter,
     "descheduler-usage-score": draws.usage_score,
 }

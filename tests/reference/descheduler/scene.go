@@ -83,12 +83,15 @@ func wire(given any) any {
 // Turned says that a list is to be turned around: what hangs on the order of lists and maps is no answer.
 var Turned bool
 
+// Often is enough for any order of a small map to show.
+const Often = 16
+
 // Repeated asks again and again for what all answers share.
-func Repeated(answer answering.Answer, shared func(one, more any) (any, error)) answering.Answer {
+func Repeated(times int, answer answering.Answer, shared func(one, more any) (any, error)) answering.Answer {
 	return func(input json.RawMessage) (any, error) {
 		Turned = false
 		found, err := answer(input)
-		for again := 0; again < 15 && err == nil; again++ {
+		for again := 1; again < times && err == nil; again++ {
 			var more any
 			Turned = !Turned
 			if more, err = answer(input); err == nil {
@@ -100,8 +103,8 @@ func Repeated(answer answering.Answer, shared func(one, more any) (any, error)) 
 }
 
 // Stable asks again and again for the same answer.
-func Stable(answer answering.Answer) answering.Answer {
-	return Repeated(answer, func(one, more any) (any, error) {
+func Stable(times int, answer answering.Answer) answering.Answer {
+	return Repeated(times, answer, func(one, more any) (any, error) {
 		if !reflect.DeepEqual(one, more) {
 			return nil, errors.New("the answer hangs on the order of a list or map")
 		}
