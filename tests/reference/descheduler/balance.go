@@ -7,7 +7,6 @@ import (
 	"errors"
 	"reflect"
 	"slices"
-	"time"
 
 	gocache "github.com/patrickmn/go-cache"
 	corev1 "k8s.io/api/core/v1"
@@ -226,7 +225,7 @@ func (d *detectors) before(at float64) {
 		if left := d.until[name] - at; item.Expiration != 0 && left < 0 {
 			d.cache.Delete(name)
 		} else if item.Expiration != 0 {
-			d.cache.Set(name, item.Object, anomaly.Seconds(left)+time.Second/10)
+			d.cache.Set(name, item.Object, anomaly.Seconds(left)+anomaly.Moment)
 		}
 		d.clock.Before(item.Object.(*anomaly.BasicDetector), at)
 	}

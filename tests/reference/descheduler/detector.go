@@ -7,7 +7,8 @@ import (
 	"github.com/koordinator-sh/koordinator/pkg/answering"
 )
 
-const moment = 5 * time.Millisecond // longer than what is done at one time takes
+// Moment is longer than what is done at one time takes, also on a busy machine.
+const Moment = 300 * time.Millisecond
 
 // Clock moves detectors to times of its own.
 type Clock struct {
@@ -22,7 +23,7 @@ func NewClock() *Clock {
 // Before moves a detector to a time, just before it is asked.
 func (c *Clock) Before(detector *BasicDetector, at float64) {
 	if !detector.expiration.IsZero() {
-		detector.expiration = time.Now().Add(Seconds(c.until[detector]-at) + moment)
+		detector.expiration = time.Now().Add(Seconds(c.until[detector]-at) + Moment)
 	}
 	c.moved[detector] = detector.expiration
 }

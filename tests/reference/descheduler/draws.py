@@ -128,7 +128,7 @@ def _metrics(chance: Random, nodes: list[Json], pods: list[Json], now: float) ->
         cpu, memory = int(int(room["cpu"][:-1]) * heat * 2), int((int(room["memory"][:-2]) << 30) * heat * 2)
         found[name] = {
             "status": {
-                "updateTime": now - chance.choice((0, 1, 30, 30, 30, 179.9, 180, 400)),
+                "updateTime": now - chance.choice((0, 1, 30, 30, 30, 179, 180, 400)),
                 "nodeMetric": {"systemUsage": {"resources": _amounts(chance, cpu, memory)}},
                 "podsMetric": [
                     {

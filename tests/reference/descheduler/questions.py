@@ -81,7 +81,9 @@ def _usage_score(asked: Json) -> Json | None:
 
 
 def _arbitrate_filter(asked: Json) -> Json | None:
-    """The pod is one of the pods."""
+    """The pod is one of the pods, and workloads have replicas."""
+    for workload in asked["workloads"].values():
+        workload.setdefault("replicas", 0)
     own = asked["pod"]
     asked["pods"] = [own, *asked["pods"]]
     _alone(asked, "pods", "jobs")
