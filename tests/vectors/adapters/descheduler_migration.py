@@ -89,7 +89,9 @@ def perform(action: state.Action, job: PodMigrationJob, world: dict[str, Any]) -
         case state.DeleteReservation():
             return f"delete-reservation:{action.name}", state.Reply()
         case state.SetReservationOrder():
-            return f"set-reservation-order:{action.name}", state.Reply()
+            return f"set-reservation-order:{action.name}", state.Reply(
+                world.get("reservation_order_error") or ""
+            )
         case state.EvictPod():
             return f"evict:{action.pod.key}", state.Reply(world.get("eviction_error") or "")
 

@@ -9,6 +9,7 @@ for our answer when the next one is asked. Each deviation names its section of
 """
 
 from tests.vectors.deviations import (
+    descheduler,
     devices,
     gangs,
     host,
@@ -589,6 +590,46 @@ TABLE = (
         "Reservations",
         "less than none",
         Derived(reservations.with_all_native_resources),
+    ),
+    Deviation(
+        "missing-reservations",
+        ("descheduler-migration-state",),
+        "a Reservation that is gone does not come back",
+        "The descheduler",
+        "missing Reservation",
+        Derived(descheduler.with_missing_reservations_looked_for_again),
+    ),
+    Deviation(
+        "own-evictions",
+        ("descheduler-migration-state",),
+        "a job is not held back by what it did itself",
+        "The descheduler",
+        "own eviction",
+        Derived(descheduler.held_back_by_its_own_eviction),
+    ),
+    Deviation(
+        "counters-of-anomalies",
+        ("descheduler-config-validation",),
+        "both counters of an anomaly have defaults",
+        "The descheduler",
+        "without counters",
+        Derived(descheduler.without_counters_of_anomalies),
+    ),
+    Deviation(
+        "dry-cordons",
+        ("descheduler-custom-priority",),
+        "a dry run changes nothing",
+        "The descheduler",
+        "in a dry run",
+        Derived(descheduler.with_cordons_in_a_dry_run),
+    ),
+    Deviation(
+        "closed-before",
+        ("descheduler-custom-priority",),
+        "a node that was cordoned before stays so",
+        "The descheduler",
+        "leaves a node cordoned",
+        Derived(descheduler.with_all_nodes_returned),
     ),
 )
 

@@ -104,6 +104,10 @@ def _migrating_by_owner(all_jobs: Iterable[PodMigrationJob], pod_of: PodOf) -> C
     count: Counter[str] = Counter()
     for job in all_jobs:
         if jobs.has_passed(job) or job.status.phase == jobs.RUNNING:
-            count[_batch_uid(pod_of(jobs.pod_key(job)))] += 1
+            pod = pod_of(jobs.pod_key(job))
+            if (
+                pod is not None and pod.metadata.uid == job.spec.pod_ref.uid
+            ):  # no namesake of one that is gone
+                count[_batch_uid(pod)] += 1
     del count[""]
     return count

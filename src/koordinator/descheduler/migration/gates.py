@@ -146,16 +146,18 @@ class Gates:
         return ""
 
     def expected_replicas(self, pod: Pod, world: GateState) -> str:
-        """Refuses where one migration touches all of a workload. A limit of all replicas counts as that."""
+        """Refuses where one migration touches all of a workload. A limit of all replicas counts as that.
+
+        A workload that cannot be looked up is refused also where `skipCheckExpectedReplicas` lets all sizes pass.
+        """
         owner = controller_of(pod)
-        is_off = SkippableGate.EXPECTED_REPLICAS in self._skipped or self._args.skip_check_expected_replicas
-        if owner is None or is_off:
+        if owner is None or SkippableGate.EXPECTED_REPLICAS in self._skipped:
             return ""
         found = self._workload_limits(pod, owner, world)
         if isinstance(found, str):
             return found
-        workload, most_migrating, most_unavailable = found
-        if workload.replicas in (1, most_migrating, most_unavailable):
+        workload, *limits = found
+        if not self._args.skip_check_expected_replicas and workload.replicas in (1, *limits):
             return f"its workload has only {workload.replicas} replicas"
         return ""
 

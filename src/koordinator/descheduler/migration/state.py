@@ -100,8 +100,7 @@ def _reconcile(job: PodMigrationJob, world: JobState, uid: str, default_mode: st
     if (end := _start(draft, pod)) is not None:  # 5
         return end
     has_priority = labels.DESCHEDULER_EVICT in job.metadata.annotations
-    has_begun = draft.condition(jobs.EVICTION) is not None  # its own eviction must not hold the job back
-    if pod is not None and world.is_limited and not has_priority and not has_begun:  # 6
+    if pod is not None and world.is_limited and not has_priority and not _has_begun(draft):  # 6
         return draft.wait()
     if (job.spec.mode or default_mode) == EVICT_DIRECTLY:  # 7
         end = yield from _evict(draft, pod, world)
@@ -154,6 +153,11 @@ def _start(draft: JobUpdate, pod: Pod | None) -> JobStep | None:
     draft.refer(pod.metadata.uid)
     draft.update(phase=jobs.RUNNING)
     return None
+
+
+def _has_begun(draft: JobUpdate) -> bool:
+    """Return whether the job has evicted its pod: that eviction must not hold it back."""
+    return draft.condition(jobs.EVICTION) is not None
 
 
 def _missing_pod(draft: JobUpdate, error: bool = False) -> JobStep:
@@ -235,7 +239,7 @@ def _await_schedule(draft: JobUpdate, pod: Pod | None, reservation: Reservation)
         is_told = scheduled is not None and scheduled.reason == jobs.UNSCHEDULABLE
         message = scheduled.message if scheduled is not None and is_told else ""
         return draft.fail(jobs.UNSCHEDULABLE, message, has_event=False)
-    if draft.is_true(jobs.RESERVATION_SCHEDULED):
+    if draft.is_true(jobs.RESERVATION_SCHEDULED) or draft.status.node_name:
         return None
     name = reservation.metadata.name
     if pod is not None and pod.spec.node_name == node:  # 16
@@ -331,9 +335,9 @@ def _await_successor(draft: JobUpdate, reservation: Reservation, world: JobState
 
 
 def _is_for_pod_itself(reservation: Reservation) -> bool:
-    owners = reservation.spec.owners
-    return bool(owners) and all(
-        one.object is not None and one.controller is None and one.label_selector is None for one in owners
+    return any(
+        one.object is not None and one.controller is None and one.label_selector is None
+        for one in reservation.spec.owners
     )
 
 
