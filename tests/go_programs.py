@@ -89,9 +89,10 @@ def provide(source: Path, kind: str, what: str) -> Path:
 
 
 @contextlib.contextmanager
-def answering(program: Path) -> Iterator[Ask]:
-    """The running program, which answers a question a line."""
-    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+def answering(program: Path, *, is_quiet: bool = False) -> Iterator[Ask]:
+    """The running program, which answers a question a line; what a quiet one logs is dropped."""
+    pipe, errors = subprocess.PIPE, subprocess.DEVNULL if is_quiet else None
+    with subprocess.Popen([program], stdin=pipe, stdout=pipe, stderr=errors, text=True) as running:
         assert running.stdin is not None
         assert running.stdout is not None
 

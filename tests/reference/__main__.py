@@ -3,6 +3,7 @@
 Questions are made from the cases of `tests/vectors/cases`; first these themselves are asked.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = options_of("tests.reference", __doc__ or "", 1000)
     parser.add_argument("areas", nargs="*", help="all of them unless named")
     options = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)  # what decisions say of odd questions
     kept, adapters, count = kept_areas(), find_adapters(), 0
     for group in original.GROUPS:
         names = [name for name in original.areas_of(group) if not options.areas or name in options.areas]

@@ -111,7 +111,7 @@ def _build(go: str, source: Path, program: Path, package: str) -> None:
 @contextlib.contextmanager
 def answering(group: str) -> Iterator[Ask]:
     """The running program of a group. Raises: Missing."""
-    with go_programs.answering(program_of(group)) as ask:
+    with go_programs.answering(program_of(group), is_quiet=True) as ask:
         yield ask
 
 
