@@ -428,6 +428,14 @@ TABLE = (
         Derived(node_agent.with_a_thousand_of_each_byte),
     ),
     Deviation(
+        "hasty-later-tasks",
+        ("evict-common", "cpu-evict", "memory-evict"),
+        "victims are evicted until enough comes back",
+        "Evicting pods from a node",
+        "of one target",
+        Derived(node_agent.with_hasty_later_tasks),
+    ),
+    Deviation(
         "young-pods-that-ended",
         ("prod-reclaimable",),
         "pods that have ended hold nothing",

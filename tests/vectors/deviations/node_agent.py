@@ -9,7 +9,7 @@ import msgspec
 from koordinator.api import cpuset, labels, quantity
 from koordinator.host.cgroup_knobs import quota_of_milli
 from koordinator.koordlet.qos import cpu_suppress, memory_evict, resctrl
-from koordinator.koordlet.qos.eviction import EvictionTask
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask
 from tests.vectors.deviations.question import Ask, Case
 
 _MEMORY_EVICT = "MemoryEvict"
@@ -150,6 +150,26 @@ def with_a_thousand_of_each_byte(case: Case, ask: Ask) -> Any:
 def _thousandfold(task: EvictionTask) -> EvictionTask:
     gives = {uid: {name: 1000 * amount for name, amount in of.items()} for uid, of in task.gives.items()}
     return msgspec.structs.replace(task, gives=gives)
+
+
+def with_hasty_later_tasks(case: Case, ask: Ask) -> Any:
+    """A later task for the same target ends after its first victim when what was given back before is as much as it
+    then lacked."""
+    own_left = Arbitration.left
+    begun: dict[int, tuple[dict[str, int], int]] = {}
+
+    def left(self: Arbitration, task: EvictionTask) -> dict[str, int]:
+        index = next((at for at, each in enumerate(self._tasks) if each is task and at == self._task), None)
+        if index is None:
+            return own_left(self, task)
+        lacked, victims = begun.setdefault(index, (own_left(self, task), len(self.evicted)))
+        if len(self.evicted) == victims:
+            return lacked
+        released = self.released.get(task.target, {})
+        return {name: amount for name, amount in lacked.items() if amount > released.get(name, 0)}
+
+    with mock.patch.object(Arbitration, "left", left):
+        return ask(case) if case["op"] in ("arbitrate", "round") else None
 
 
 def with_young_pods_that_ended(case: Case, ask: Ask) -> Any:
