@@ -18,6 +18,7 @@ type Known struct {
 	CgroupReader
 	Quotas map[string]int64
 	CPUs   string
+	Tasks  []int32
 	Writes []Write
 }
 
@@ -59,3 +60,5 @@ func (k *Known) ReadCPUSet(string) (*cpuset.CPUSet, error) {
 	cpus, err := cpuset.Parse(k.CPUs)
 	return &cpus, err
 }
+
+func (k *Known) ReadCPUTasks(string) ([]int32, error) { return k.Tasks, nil }

@@ -7,9 +7,12 @@ from koordinator.api import quantity
 Json = dict[str, Any]
 
 _PRIORITY = "koordinator.sh/eviction-priority"
+_PAGE_CACHE = "pageCacheLimitSize"
 _LATER = "the cases are of a later commit: "
 _NO_ANNOTATION = _LATER + "release 1.8.0 does not know the annotation for the order of eviction"
 _EVICTED_BEFORE = _LATER + "release 1.8.0 does not count what pods gave back that were evicted before"
+_NO_PAGE_CACHE = _LATER + "release 1.8.0 does not limit the page cache"
+_NO_SCORES = _LATER + "release 1.8.0 does not know scores of processes"
 MOST_PODS = 12
 """Up to so many are sorted in a stable way."""
 
@@ -96,12 +99,87 @@ def _with_pod_quota(asked: Json, least: int) -> Json:
     return {**asked, "podQuota": max(quota, least) if quota > 0 else -1}
 
 
+def _cgreconcile(asked: Json) -> Json | None:
+    """Pods of different names and containers, without the size of the page cache, which a later commit knows."""
+    asked = _without(asked, _PAGE_CACHE)
+    pods: dict[str, Json] = {}
+    for pod in [*asked.get("pods", ()), *([asked["pod"]] if "pod" in asked else [])]:
+        containers = [each.get("name") for each in pod.get("spec", {}).get("containers", [])]
+        if len(set(containers)) < len(containers) or (asked["op"] == "container" and not containers):
+            return None
+        name = pod["metadata"].get("name")
+        pods.setdefault(name, {**pod, "metadata": {**pod["metadata"], "uid": name}})
+    return {**asked, "pods": list(pods.values())} if "pods" in asked else asked
+
+
+def _without(value: Any, name: str) -> Any:
+    """A value in which nothing has this name, nor are there texts that hold it."""
+    if isinstance(value, dict):
+        return {
+            key: _without(member, name)
+            for key, member in value.items()
+            if key != name and not (isinstance(member, str) and name in member)
+        }
+    return [_without(member, name) for member in value] if isinstance(value, list) else value
+
+
+def _runtime_hooks_misc(asked: Json) -> Json | None:
+    """Scores are of a later commit; numbers of classes have four digits."""
+    if asked["op"] == "oom_score":
+        return None
+    return (
+        asked
+        if asked["op"] != "class_id" or all(0 <= asked[name] <= 9999 for name in ("major", "minor"))
+        else None
+    )
+
+
+def _resctrl(asked: Json) -> Json | None:
+    """Caches and tasks once, and some cache at all."""
+    if asked.get("cbm") == "0":
+        return None
+    lists = ("cacheIds", "cgroupTasks", "groupTasks")
+    return {name: list(dict.fromkeys(value)) if name in lists else value for name, value in asked.items()}
+
+
+def _update_order(asked: Json) -> Json | None:
+    """Versions that there are; memory has no negative limit; groups in the order of a walk, below the first."""
+    if asked.get("version", 1) not in (1, 2):
+        return None
+    if asked["op"] == "merge" and asked["resource"].startswith("memory.") and asked["new"].startswith("-"):
+        return None
+    if asked["op"] != "be_cpuset":
+        return asked
+    groups = sorted(
+        {"be", *(group for group in asked["groups"] if group.startswith("be/") and group.count("/") < 3)}
+    )
+    return {
+        **asked,
+        "groups": [group for group in groups if group == "be" or group.rpartition("/")[0] in groups],
+    }
+
+
+def _sysconfig(asked: Json) -> Json | None:
+    """Settings of whole disks have names."""
+    is_root = (
+        asked["op"] == "blkio_needs_write"
+        and asked["file"].startswith("blkio.cost.")
+        and "weight" not in asked["file"]
+    )
+    return None if is_root and "=" not in asked["value"] else asked
+
+
 MEND = {
     "evict-common": _evict_common,
     "cpu-evict": _cpu_evict,
     "memory-evict": _memory_evict,
     "cpu-suppress": _cpu_suppress,
     "cpu-burst": _cpu_burst,
+    "cgreconcile": _cgreconcile,
+    "runtime-hooks-misc": _runtime_hooks_misc,
+    "resctrl-schemata": _resctrl,
+    "resource-update-order": _update_order,
+    "sysconfig-blkio": _sysconfig,
 }
 OUTDATED = {
     "evict-common": {
@@ -119,5 +197,18 @@ OUTDATED = {
     },
     "cpu-suppress": {
         "no CPU usable at all, nothing written": _LATER + "release 1.8.0 crashes where no CPU is usable"
+    },
+    "cgreconcile": {
+        "pod: page cache size over the memory limit": _NO_PAGE_CACHE,
+        "pod: page cache size wins over percent": _NO_PAGE_CACHE,
+        "pod: page cache size without a memory limit": _NO_PAGE_CACHE,
+    },
+    "runtime-hooks-misc": {
+        "oom score: none": _NO_SCORES,
+        "oom score: pod value": _NO_SCORES,
+        "oom score: container value wins": _NO_SCORES,
+        "oom score: broken list": _NO_SCORES,
+        "oom score: out of range": _NO_SCORES,
+        "oom score: lowest": _NO_SCORES,
     },
 }

@@ -460,6 +460,14 @@ TABLE = (
         Derived(reservations.with_api_versions_of_pods),
     ),
     Deviation(
+        "wide-lists-of-cpus",
+        ("resource-update-order",),
+        "containers leave CPUs that are not theirs at once",
+        _SUPPRESSING,
+        "list of CPUs that moves",
+        Derived(node_agent.with_wide_lists_of_cpus),
+    ),
+    Deviation(
         "pools-without-cpus",
         ("cpuset-hook",),
         "a list of CPUs has no empty item",

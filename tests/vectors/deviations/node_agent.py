@@ -209,3 +209,21 @@ def with_pools_without_cpus(case: Case, ask: Ask) -> Any:
     answer = ask({**case, "topology": topology})
     cpuset = answer["cpuset"]
     return answer if cpuset is None else {**answer, "cpuset": cpuset.replace(NO_CPUS, "")}
+
+
+# resource-update-order
+
+
+def with_wide_lists_of_cpus(case: Case, ask: Ask) -> Any:
+    """A list of CPUs that moves stays as wide as it was on the way."""
+    if case["op"] != "leveled":
+        return None
+    answer = ask(case)
+    writes: dict[str, list[str]] = {}
+    for write in answer["writes"]:
+        name, _, text = write.partition("=")
+        writes.setdefault(name, []).append(text)
+    wide = {name: of[0] for name, of in writes.items() if name.endswith("/cpuset.cpus") and len(of) > 1}
+    narrow = {f"{name}={of[-1]}" for name, of in writes.items() if name in wide}
+    kept = [write for write in answer["writes"] if write not in narrow]
+    return {"writes": kept, "final": {**answer["final"], **wide}} if wide else None
