@@ -2,12 +2,16 @@
 
 from typing import Any
 
-from koordinator.api import quantity
+from koordinator.api import priority, quantity
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.priority import PriorityClass
+from tests.reference.act.draws import DRAW as DRAW
 
 Json = dict[str, Any]
 
 _PRIORITY = "koordinator.sh/eviction-priority"
-_PAGE_CACHE = "pageCacheLimitSize"
+_PAGE_CACHE = "pageCacheLimit"
 _LATER = "the cases are of a later commit: "
 _NO_ANNOTATION = _LATER + "release 1.8.0 does not know the annotation for the order of eviction"
 _EVICTED_BEFORE = _LATER + "release 1.8.0 does not count what pods gave back that were evicted before"
@@ -20,7 +24,10 @@ MOST_PODS = 12
 def _evict_common(asked: Json) -> Json | None:
     if asked["op"] == "eviction_priority":
         return None
-    return {**asked, "alreadyEvicted": []} if asked["op"] == "arbitrate" else asked
+    if asked["op"] != "arbitrate":
+        return asked
+    tasks = [task for task in asked["tasks"] if any(amount > 0 for amount in task["toRelease"].values())]
+    return {**asked, "tasks": tasks, "alreadyEvicted": []}
 
 
 def _evict(asked: Json) -> Json | None:
@@ -39,8 +46,17 @@ def _evict(asked: Json) -> Json | None:
         pods.setdefault(
             metadata["name"], {**pod, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
         )
+    if asked["op"] == "allocatable" or any("Allocatable" in name for name in asked.get("features", ())):
+        pods = {name: pod for name, pod in pods.items() if _is_lent_to(pod)}
     found = {**asked, "pods": [pods[name] for name in sorted(pods)[:MOST_PODS]]}
     return {**found, "alreadyEvicted": []} if asked["op"] == "round" else found
+
+
+def _is_lent_to(pod: Json) -> bool:
+    """Batch, mid, or too important to be evicted: native requests of others count wrongly there."""
+    found = from_builtins(pod, Pod)
+    is_lent = priority.default(found) in (PriorityClass.BATCH, PriorityClass.MID)
+    return is_lent or priority.default_number(found) > 7999
 
 
 def _cpu_evict(asked: Json) -> Json | None:
@@ -65,6 +81,11 @@ def _cpu_suppress(asked: Json) -> Json | None:
     """Each CPU once; cores within NUMA nodes, and these within sockets, which are numbered in the same order."""
     if "processors" not in asked:
         return asked
+    lists = [asked.get("reservedCPUs"), asked.get("oldCPUSet"), (asked.get("systemQOS") or {}).get("cpuset")]
+    if any(
+        (text or "").startswith("-") for text in [*lists, *(pod["cpuset"] for pod in asked.get("pods", ()))]
+    ):
+        return None
     rows: dict[int, Json] = {}
     nodes: dict[int, int] = {}
     sockets: dict[int, int] = {}
@@ -91,7 +112,7 @@ def _cpu_burst(asked: Json) -> Json | None:
         return asked
     containers = {each["name"]: each for each in asked["containers"]}
     mended = {**asked, "containers": [{"initialTokens": 10, **each} for each in containers.values()]}
-    return _with_pod_quota(mended, sum(each.get("quota", 0) for each in containers.values()))
+    return _with_pod_quota(mended, sum(max(each.get("quota", 0), 0) for each in containers.values()))
 
 
 def _with_pod_quota(asked: Json, least: int) -> Json:
@@ -118,14 +139,24 @@ def _without(value: Any, name: str) -> Any:
         return {
             key: _without(member, name)
             for key, member in value.items()
-            if key != name and not (isinstance(member, str) and name in member)
+            if name not in key and not (isinstance(member, str) and name in member)
         }
     return [_without(member, name) for member in value] if isinstance(value, list) else value
 
 
+def _batchresource(asked: Json) -> Json | None:
+    """Nobody writes down that a pod has no containers."""
+    return None if asked["op"] == "pod" and asked["extended"] == {} else asked
+
+
+def _bvt(asked: Json) -> Json | None:
+    """A switch of the kernel is on or off."""
+    return asked if asked.get("sysctl", 0) in (0, 1) else None
+
+
 def _runtime_hooks_misc(asked: Json) -> Json | None:
-    """Scores are of a later commit; numbers of classes have four digits."""
-    if asked["op"] == "oom_score":
+    """Scores are of a later commit; numbers of classes have four digits, and no bandwidth is negative."""
+    if asked["op"] == "oom_score" or str(asked.get("value") or "").startswith("-"):
         return None
     return (
         asked
@@ -146,8 +177,19 @@ def _update_order(asked: Json) -> Json | None:
     """Versions that there are; memory has no negative limit; groups in the order of a walk, below the first."""
     if asked.get("version", 1) not in (1, 2):
         return None
-    if asked["op"] == "merge" and asked["resource"].startswith("memory.") and asked["new"].startswith("-"):
-        return None
+    if asked["op"] == "merge":
+        is_quota = asked["resource"] == "cpu.cfs_quota_us"
+        if asked["new"].startswith("-") and not (is_quota and asked["new"] == "-1"):
+            return None
+        if is_quota and asked["version"] == 1 and asked["old"] == "max":
+            return None
+    if asked["op"] == "leveled":
+        wanted = [(each["group"], each["resource"]) for level in asked["levels"] for each in level]
+        texts = [(each["resource"], each["value"]) for level in asked["levels"] for each in level]
+        if len(set(wanted)) < len(wanted) or any(
+            of != "cpuset.cpus" and not _is_number(text) for of, text in texts
+        ):
+            return None
     if asked["op"] != "be_cpuset":
         return asked
     groups = sorted(
@@ -159,13 +201,19 @@ def _update_order(asked: Json) -> Json | None:
     }
 
 
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
+
+
 def _sysconfig(asked: Json) -> Json | None:
-    """Settings of whole disks have names."""
+    """Settings of whole disks have names; nanoseconds are not negative."""
     is_root = (
         asked["op"] == "blkio_needs_write"
         and asked["file"].startswith("blkio.cost.")
         and "weight" not in asked["file"]
     )
+    if (asked.get("strategy") or {}).get("schedIdleSaverWmark", 0) < 0:
+        return None
     return None if is_root and "=" not in asked["value"] else asked
 
 
@@ -176,6 +224,8 @@ MEND = {
     "cpu-suppress": _cpu_suppress,
     "cpu-burst": _cpu_burst,
     "cgreconcile": _cgreconcile,
+    "bvt": _bvt,
+    "batchresource": _batchresource,
     "runtime-hooks-misc": _runtime_hooks_misc,
     "resctrl-schemata": _resctrl,
     "resource-update-order": _update_order,

@@ -182,7 +182,7 @@ func (q UpdateOrder) cached(w *Watched) (any, error) {
 		}
 		updater := w.updater("group", q.Resource, *step.Set)
 		if known, found := w.ResourceCache.Get(updater.Key()); found {
-			past := time.Duration((step.At - written) * float64(time.Second))
+			past := time.Duration((step.At-written)*float64(time.Second)) - 100*time.Millisecond // asking takes time, too
 			known.(ResourceUpdater).UpdateLastUpdateTimestamp(time.Now().Add(-past))
 		}
 		count, isCacheable := len(w.Writes), step.Cacheable == nil || *step.Cacheable

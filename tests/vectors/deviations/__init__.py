@@ -404,6 +404,14 @@ TABLE = (
         Derived(node_agent.without_narrow_ways),
     ),
     Deviation(
+        "caches-of-other-machines",
+        ("resctrl-schemata",),
+        "one manifest serves machines with more and with fewer caches",
+        "Caches and memory bandwidth (resctrl)",
+        "does not have",
+        Derived(node_agent.with_caches_of_other_machines),
+    ),
+    Deviation(
         "requests-of-ended-pods",
         ("cpu-evict", "memory-evict"),
         "pods that have ended hold nothing, so nobody is evicted for it",

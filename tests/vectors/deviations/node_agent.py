@@ -1,18 +1,18 @@
 """What the reference answers about the node agent, worked out from what we answer."""
 
+import json
 import math
 from typing import Any
 from unittest import mock
 
 import msgspec
 
-from koordinator.api import cpuset, labels, quantity
+from koordinator.api import cpuset, labels, quantity, resources
 from koordinator.host.cgroup_knobs import quota_of_milli
 from koordinator.koordlet.qos import cpu_suppress, memory_evict, resctrl
-from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, ReleaseTarget
 from tests.vectors.deviations.question import Ask, Case
 
-_MEMORY_EVICT = "MemoryEvict"
 _GROUPS = {"LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
 
 
@@ -107,6 +107,18 @@ def _is_narrow(cbm: str, start: int, end: int) -> bool:
     return -(-ways * start // 100) == -(-ways * end // 100)
 
 
+def with_caches_of_other_machines(case: Case, ask: Ask) -> Any:
+    """A cache that the machine does not have makes a pod's line for the caches void."""
+    if case["op"] != "annotation":
+        return None
+    own = (json.loads(case["annotation"]).get("llc") or {}).get("schemataPerCache") or []
+    if all(each["cacheID"] in case["cacheIds"] for each in own):
+        return None
+    answer = ask(case)
+    lines = answer["schemata"].splitlines(keepends=True)
+    return {**answer, "schemata": "".join(line for line in lines if not line.startswith("L3:"))}
+
+
 def with_requests_of_ended_pods(case: Case, ask: Ask) -> Any:
     """What pods have requested counts until they are deleted."""
     if case["op"] != "allocatable":
@@ -135,21 +147,25 @@ def _unprotected(pod: Case) -> Case:
 
 
 def with_a_thousand_of_each_byte(case: Case, ask: Ask) -> Any:
-    """`MemoryEvict` counts a thousand times the memory that a victim gives back."""
-    if case["op"] != "round" or _MEMORY_EVICT not in case["features"]:
+    """All but `BEMemoryEvict` count a thousand times the memory that a victim uses."""
+    if case["op"] != "round":
         return None
-    own_tasks = memory_evict.tasks
+    own_count = Arbitration._count
 
-    def tasks(*state: Any) -> list[EvictionTask]:
-        return [_thousandfold(task) if task.feature == _MEMORY_EVICT else task for task in own_tasks(*state)]
+    def count(self: Arbitration, uid: str) -> None:
+        own_tasks = self._tasks
+        used = case["podUsed"].get(uid, 0.0)
+        used *= 1 if own_tasks[self._task].feature == memory_evict.BE_MEMORY else 1000
+        gives = {uid: {resources.MEMORY: int(used)}}
+        self._tasks = tuple(
+            msgspec.structs.replace(task, gives=gives) if task.target is ReleaseTarget.USED else task
+            for task in own_tasks
+        )
+        own_count(self, uid)
+        self._tasks = own_tasks
 
-    with mock.patch.object(memory_evict, "tasks", tasks):
+    with mock.patch.object(Arbitration, "_count", count):
         return ask(case)
-
-
-def _thousandfold(task: EvictionTask) -> EvictionTask:
-    gives = {uid: {name: 1000 * amount for name, amount in of.items()} for uid, of in task.gives.items()}
-    return msgspec.structs.replace(task, gives=gives)
 
 
 def with_hasty_later_tasks(case: Case, ask: Ask) -> Any:
