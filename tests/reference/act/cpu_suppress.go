@@ -48,11 +48,6 @@ type suppressQuestion struct {
 
 func init() {
 	answering.Area("cpu-suppress", answering.Of(suppressAnswer))
-	root, err := os.MkdirTemp("", "answering")
-	if err != nil {
-		panic(err)
-	}
-	system.Conf.CgroupRootDir = root
 	system.UseCgroupsV2.Store(false)
 }
 
@@ -75,8 +70,13 @@ func suppressAnswer(asked suppressQuestion) (any, error) {
 		return map[string]any{"cpus": append([]int32{}, found...)}, nil
 	case "cpuset":
 		// the groups are looked for on the disk
-		path := koordletutil.GetRootCgroupCPUSetDir(corev1.PodQOSBestEffort)
-		if err := os.MkdirAll(path, 0o755); err != nil {
+		root, err := os.MkdirTemp("", "answering")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(root)
+		system.Conf.CgroupRootDir = root
+		if err := os.MkdirAll(koordletutil.GetRootCgroupCPUSetDir(corev1.PodQOSBestEffort), 0o755); err != nil {
 			return nil, err
 		}
 		r.adjustByCPUSet(resource.NewMilliQuantity(asked.BEMilliCPU, resource.DecimalSI), &metriccache.NodeCPUInfo{ProcessorInfos: asked.Processors})

@@ -6,7 +6,7 @@ from koordinator.api import priority, quantity
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.priority import PriorityClass
-from tests.reference.act.draws import DRAW as DRAW
+from tests.reference.act import draw_cpu, draw_evictions, draw_files, draw_hooks
 
 Json = dict[str, Any]
 
@@ -169,6 +169,8 @@ def _resctrl(asked: Json) -> Json | None:
     """Caches and tasks once, and some cache at all."""
     if asked.get("cbm") == "0":
         return None
+    if asked.get("cacheIds") == []:
+        return None
     lists = ("cacheIds", "cgroupTasks", "groupTasks")
     return {name: list(dict.fromkeys(value)) if name in lists else value for name, value in asked.items()}
 
@@ -230,6 +232,22 @@ MEND = {
     "resctrl-schemata": _resctrl,
     "resource-update-order": _update_order,
     "sysconfig-blkio": _sysconfig,
+}
+DRAW = {
+    "evict-common": draw_evictions.evict_common,
+    "cpu-evict": draw_evictions.cpu_evict,
+    "memory-evict": draw_evictions.memory_evict,
+    "cpu-suppress": draw_cpu.cpu_suppress,
+    "cpu-burst": draw_cpu.cpu_burst,
+    "cgreconcile": draw_files.cgreconcile,
+    "cpuset-hook": draw_hooks.cpuset_hook,
+    "batchresource": draw_hooks.batchresource,
+    "bvt": draw_hooks.bvt,
+    "runtime-hooks-misc": draw_hooks.runtime_hooks_misc,
+    "runtime-proxy-merge": draw_hooks.runtime_proxy_merge,
+    "resctrl-schemata": draw_files.resctrl_schemata,
+    "resource-update-order": draw_files.resource_update_order,
+    "sysconfig-blkio": draw_files.sysconfig_blkio,
 }
 OUTDATED = {
     "evict-common": {
