@@ -78,7 +78,10 @@ def _has_marks(asked: Json, *names: str) -> bool:
 
 
 def _cpu_suppress(asked: Json) -> Json | None:
-    """Each CPU once; cores within NUMA nodes, and these within sockets, which are numbered in the same order."""
+    """No negative samples; each CPU once; cores within NUMA nodes, and these within sockets, numbered in one order."""
+    used = [*asked.get("podUsedCores", {}).values(), *asked.get("hostAppUsedCores", {}).values()]
+    if min(used, default=0) < 0:
+        return None
     if "processors" not in asked:
         return asked
     lists = [asked.get("reservedCPUs"), asked.get("oldCPUSet"), (asked.get("systemQOS") or {}).get("cpuset")]
@@ -121,8 +124,10 @@ def _with_pod_quota(asked: Json, least: int) -> Json:
 
 
 def _cgreconcile(asked: Json) -> Json | None:
-    """Pods of different names and containers, without the size of the page cache, which a later commit knows."""
+    """Pods of different names and containers, nothing negative; the size of the page cache is of a later commit."""
     asked = _without(asked, _PAGE_CACHE)
+    if _has_negative(asked):
+        return None
     pods: dict[str, Json] = {}
     for pod in [*asked.get("pods", ()), *([asked["pod"]] if "pod" in asked else [])]:
         containers = [each.get("name") for each in pod.get("spec", {}).get("containers", [])]
@@ -131,6 +136,17 @@ def _cgreconcile(asked: Json) -> Json | None:
         name = pod["metadata"].get("name")
         pods.setdefault(name, {**pod, "metadata": {**pod["metadata"], "uid": name}})
     return {**asked, "pods": list(pods.values())} if "pods" in asked else asked
+
+
+def _has_negative(value: Any, name: str = "") -> bool:
+    """Whether an amount or a percentage is below zero."""
+    if isinstance(value, dict):
+        return any(_has_negative(member, key) for key, member in value.items())
+    if isinstance(value, list):
+        return any(map(_has_negative, value))
+    if name.endswith("Percent"):
+        return bool(value < 0)
+    return isinstance(value, str) and value.startswith("-")
 
 
 def _without(value: Any, name: str) -> Any:
