@@ -488,6 +488,14 @@ TABLE = (
         Derived(node_agent.without_narrow_ways),
     ),
     Deviation(
+        "caches-of-other-machines",
+        ("resctrl-schemata",),
+        "one manifest serves machines with more and with fewer caches",
+        "Caches and memory bandwidth (resctrl)",
+        "does not have",
+        Derived(node_agent.with_caches_of_other_machines),
+    ),
+    Deviation(
         "requests-of-ended-pods",
         ("cpu-evict", "memory-evict"),
         "pods that have ended hold nothing, so nobody is evicted for it",
@@ -510,6 +518,14 @@ TABLE = (
         "Evicting pods from a node",
         "a thousand times",
         Derived(node_agent.with_a_thousand_of_each_byte),
+    ),
+    Deviation(
+        "hasty-later-tasks",
+        ("evict-common", "cpu-evict", "memory-evict"),
+        "victims are evicted until enough comes back",
+        "Evicting pods from a node",
+        "of one target",
+        Derived(node_agent.with_hasty_later_tasks),
     ),
     Deviation(
         "young-pods-that-ended",
@@ -558,6 +574,14 @@ TABLE = (
         "Reservations",
         "`apiVersion: v1`",
         Derived(reservations.with_api_versions_of_pods),
+    ),
+    Deviation(
+        "wide-lists-of-cpus",
+        ("resource-update-order",),
+        "containers leave CPUs that are not theirs at once",
+        _SUPPRESSING,
+        "list of CPUs that moves",
+        Derived(node_agent.with_wide_lists_of_cpus),
     ),
     Deviation(
         "pools-without-cpus",

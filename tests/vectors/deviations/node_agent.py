@@ -1,18 +1,18 @@
 """What the reference answers about the node agent, worked out from what we answer."""
 
+import json
 import math
 from typing import Any
 from unittest import mock
 
 import msgspec
 
-from koordinator.api import cpuset, labels, quantity
+from koordinator.api import cpuset, labels, quantity, resources
 from koordinator.host.cgroup_knobs import quota_of_milli
 from koordinator.koordlet.qos import cpu_suppress, memory_evict, resctrl
-from koordinator.koordlet.qos.eviction import EvictionTask
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, ReleaseTarget
 from tests.vectors.deviations.question import Ask, Case
 
-_MEMORY_EVICT = "MemoryEvict"
 _GROUPS = {"LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
 
 
@@ -107,6 +107,18 @@ def _is_narrow(cbm: str, start: int, end: int) -> bool:
     return -(-ways * start // 100) == -(-ways * end // 100)
 
 
+def with_caches_of_other_machines(case: Case, ask: Ask) -> Any:
+    """A cache that the machine does not have makes a pod's line for the caches void."""
+    if case["op"] != "annotation":
+        return None
+    own = (json.loads(case["annotation"]).get("llc") or {}).get("schemataPerCache") or []
+    if all(each["cacheID"] in case["cacheIds"] for each in own):
+        return None
+    answer = ask(case)
+    lines = answer["schemata"].splitlines(keepends=True)
+    return {**answer, "schemata": "".join(line for line in lines if not line.startswith("L3:"))}
+
+
 def with_requests_of_ended_pods(case: Case, ask: Ask) -> Any:
     """What pods have requested counts until they are deleted."""
     if case["op"] != "allocatable":
@@ -135,21 +147,45 @@ def _unprotected(pod: Case) -> Case:
 
 
 def with_a_thousand_of_each_byte(case: Case, ask: Ask) -> Any:
-    """`MemoryEvict` counts a thousand times the memory that a victim gives back."""
-    if case["op"] != "round" or _MEMORY_EVICT not in case["features"]:
+    """All but `BEMemoryEvict` count a thousand times the memory that a victim uses."""
+    if case["op"] != "round":
         return None
-    own_tasks = memory_evict.tasks
+    own_count = Arbitration._count
 
-    def tasks(*state: Any) -> list[EvictionTask]:
-        return [_thousandfold(task) if task.feature == _MEMORY_EVICT else task for task in own_tasks(*state)]
+    def count(self: Arbitration, uid: str) -> None:
+        own_tasks = self._tasks
+        used = case["podUsed"].get(uid, 0.0)
+        used *= 1 if own_tasks[self._task].feature == memory_evict.BE_MEMORY else 1000
+        gives = {uid: {resources.MEMORY: int(used)}}
+        self._tasks = tuple(
+            msgspec.structs.replace(task, gives=gives) if task.target is ReleaseTarget.USED else task
+            for task in own_tasks
+        )
+        own_count(self, uid)
+        self._tasks = own_tasks
 
-    with mock.patch.object(memory_evict, "tasks", tasks):
+    with mock.patch.object(Arbitration, "_count", count):
         return ask(case)
 
 
-def _thousandfold(task: EvictionTask) -> EvictionTask:
-    gives = {uid: {name: 1000 * amount for name, amount in of.items()} for uid, of in task.gives.items()}
-    return msgspec.structs.replace(task, gives=gives)
+def with_hasty_later_tasks(case: Case, ask: Ask) -> Any:
+    """A later task for the same target ends after its first victim when what was given back before is as much as it
+    then lacked."""
+    own_left = Arbitration.left
+    begun: dict[int, tuple[dict[str, int], int]] = {}
+
+    def left(self: Arbitration, task: EvictionTask) -> dict[str, int]:
+        index = next((at for at, each in enumerate(self._tasks) if each is task and at == self._task), None)
+        if index is None:
+            return own_left(self, task)
+        lacked, victims = begun.setdefault(index, (own_left(self, task), len(self.evicted)))
+        if len(self.evicted) == victims:
+            return lacked
+        released = self.released.get(task.target, {})
+        return {name: amount for name, amount in lacked.items() if amount > released.get(name, 0)}
+
+    with mock.patch.object(Arbitration, "left", left):
+        return ask(case) if case["op"] in ("arbitrate", "round") else None
 
 
 def with_young_pods_that_ended(case: Case, ask: Ask) -> Any:
@@ -189,3 +225,21 @@ def with_pools_without_cpus(case: Case, ask: Ask) -> Any:
     answer = ask({**case, "topology": topology})
     cpuset = answer["cpuset"]
     return answer if cpuset is None else {**answer, "cpuset": cpuset.replace(NO_CPUS, "")}
+
+
+# resource-update-order
+
+
+def with_wide_lists_of_cpus(case: Case, ask: Ask) -> Any:
+    """A list of CPUs that moves stays as wide as it was on the way."""
+    if case["op"] != "leveled":
+        return None
+    answer = ask(case)
+    writes: dict[str, list[str]] = {}
+    for write in answer["writes"]:
+        name, _, text = write.partition("=")
+        writes.setdefault(name, []).append(text)
+    wide = {name: of[0] for name, of in writes.items() if name.endswith("/cpuset.cpus") and len(of) > 1}
+    narrow = {f"{name}={of[-1]}" for name, of in writes.items() if name in wide}
+    kept = [write for write in answer["writes"] if write not in narrow]
+    return {"writes": kept, "final": {**answer["final"], **wide}} if wide else None

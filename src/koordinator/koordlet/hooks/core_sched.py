@@ -192,11 +192,7 @@ def rule_of(strategy: ResourceQOSStrategy) -> CoreSchedRule:
 
 def idle_by_class_dir(rule: CoreSchedRule) -> dict[KubeQoS, int]:
     """Value of `cpu.idle` by class directory, given to the groups of pods below it (`hook.IdleGroups`)."""
-    return {
-        KubeQoS.GUARANTEED: int(rule.lsr.is_idle),
-        KubeQoS.BURSTABLE: int(rule.ls.is_idle),
-        KubeQoS.BEST_EFFORT: int(rule.be.is_idle),
-    }
+    return {kube_qos: int(_rule_for(rule, QoSClass.NONE, kube_qos).is_idle) for kube_qos in KubeQoS}
 
 
 def group_of(rule: CoreSchedRule, pod_labels: Mapping[str, str], kube_qos: KubeQoS, uid: str) -> CoreGroup:
@@ -207,7 +203,7 @@ def group_of(rule: CoreSchedRule, pod_labels: Mapping[str, str], kube_qos: KubeQ
     of_class = _rule_for(rule, qos_class, kube_qos)
     asked = pod_label_values.core_sched(pod_labels)
     name = uid if asked.policy == _EXCLUSIVE else asked.group_id
-    suffix = EXPELLER_SUFFIX if of_class.is_expeller else ""
+    suffix = EXPELLER_SUFFIX if of_class.is_expeller and rule.is_enabled else ""
     return CoreGroup(of_class.is_enabled and asked.policy != _NONE, name + suffix)
 
 
