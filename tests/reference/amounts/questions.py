@@ -1,0 +1,116 @@
+"""What questions about what nodes lend and about the manager's configuration must keep to, and more of them."""
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.reference.amounts import drawing
+from tests.reference.compare import KEPT
+from tests.reference.mutate import Mutator
+
+Json = dict[str, Any]
+
+_TEXT = "as text"
+"""Stands around a value of which the question has the JSON text."""
+
+
+def _inputs(area: str) -> list[Json]:
+    cases = json.loads((KEPT / f"{area}.json").read_text())["cases"]
+    return [case["input"] for case in cases]
+
+
+def _parsed(value: Any) -> Any:
+    """The value with the JSON texts in it as what they say, so that these change, too."""
+    if isinstance(value, dict):
+        return {name: _parsed(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_parsed(member) for member in value]
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return {_TEXT: _parsed(json.loads(value))}
+        except ValueError:
+            return value
+    return value
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_TEXT}:
+            return json.dumps(_written(value[_TEXT]))
+        return {name: _written(member) for name, member in value.items()}
+    return [_written(member) for member in value] if isinstance(value, list) else value
+
+
+def _with_texts(area: str) -> Callable[[random.Random], Json]:
+    """Draws questions in which also the contents of texts have changed."""
+    mutator, mend = Mutator([_parsed(given) for given in _inputs(area)]), MEND.get(area)
+
+    def draw(chance: random.Random) -> Json:
+        while True:
+            given: Json = _written(mutator.draw(chance.getrandbits(32)))
+            found = given if mend is None else mend(given)
+            if found is not None:
+                return found
+
+    return draw
+
+
+def _either(*draws: Callable[[random.Random], Json]) -> Callable[[random.Random], Json]:
+    return lambda chance: chance.choice(draws)(chance)
+
+
+def _once(objects: Iterable[Json]) -> list[Json]:
+    """The first object of each name."""
+    found: dict[tuple[str, str], Json] = {}
+    for each in objects:
+        metadata = each["metadata"]
+        found.setdefault((metadata.get("namespace", ""), metadata.get("name", "")), each)
+    return list(found.values())
+
+
+def _node_amounts(asked: Json) -> Json | None:
+    """Each pod and each zone once."""
+    if "pods" in asked:
+        asked = {**asked, "pods": _once(asked["pods"])}
+    for field in ("nrtZones", "zones"):
+        if isinstance(asked.get(field), list):
+            asked = {**asked, field: list({zone["name"]: zone for zone in asked[field]}.values())}
+    return asked
+
+
+def _amplified(asked: Json) -> Json | None:
+    return {**asked, "names": sorted(set(asked["names"]))} if asked.get("names") else asked
+
+
+def _checked(asked: Json) -> Json | None:
+    return {**asked, "nodes": _once(asked["nodes"])} if "nodes" in asked else asked
+
+
+def _subtracted(asked: Json) -> Json | None:
+    return None if asked["op"] == "views" else asked
+
+
+MEND = {
+    "noderesource-batch": _node_amounts,
+    "noderesource-mid": _node_amounts,
+    "api-amplification": _amplified,
+    "slo-config-validation": _checked,
+    "yarn-batch-subtract": _subtracted,
+}
+DRAW = {
+    "noderesource-batch": _either(_with_texts("noderesource-batch"), drawing.batch),
+    "noderesource-mid": _either(_with_texts("noderesource-mid"), drawing.mid),
+    "noderesource-device": drawing.devices,
+    "amplification": _either(_with_texts("amplification"), drawing.amplification),
+    "api-amplification": drawing.api_amplification,
+    "cpunormalization": _either(_with_texts("cpunormalization"), drawing.normalization),
+    "colocation-config": _with_texts("colocation-config"),
+    "slo-config-validation": _with_texts("slo-config-validation"),
+    "nodeslo-merge": _with_texts("nodeslo-merge"),
+    "yarn-batch-subtract": _either(_with_texts("yarn-batch-subtract"), drawing.subtraction),
+}
+_VIEWS = ("views-overbooked-cpu", "views-origin-shrank-below-both", "views-origin-zero")
+OUTDATED = {
+    "yarn-batch-subtract": dict.fromkeys(_VIEWS, "what YARN and pods see of a node is not in this module")
+}
