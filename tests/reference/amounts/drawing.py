@@ -8,7 +8,9 @@ from koordinator.api import labels
 
 Json = dict[str, Any]
 
-_CPUS = ("0", "1", "2", "4", "0.1", "100m", "250m", "333m", "1500m", "7", "12.5", "1e1", "16", "3333333n")
+_CPUS = ("0", "1", "2", "4", "0.1", "100m", "250m", "333m", "1500m", "7", "12.5", "1e1", "16")
+_USED_CPUS = (*_CPUS, "3333333n", "1234567891n", "999999999n")
+"""Requests have no parts of a thousandth: API servers round them up."""
 _BYTES = ("0", "1G", "1Gi", "512Mi", "1.5Gi", "100M", "123456789", "1000000001", "2e9", "333333333m", "4Gi")
 _WHOLE = ("0", "1", "7", "1Gi", "512Mi", "1.5Gi", "123456789", "2e9", "100k")
 _PERCENTS = (0, 1, 10, 33, 50, 65, 67, 70, 99, 100, 120)
@@ -87,7 +89,7 @@ def _pod(chance: random.Random, index: int, zones: int) -> Json:
 
 def _report(chance: random.Random, pods: int) -> Json:
     def usage() -> Json:
-        return {"resources": {"cpu": chance.choice(_CPUS), "memory": chance.choice(_BYTES)}}
+        return {"resources": {"cpu": chance.choice(_USED_CPUS), "memory": chance.choice(_BYTES)}}
 
     reported = [index for index in range(pods + 2) if chance.random() < 0.7]
     return {
@@ -386,7 +388,7 @@ def api_amplification(chance: random.Random) -> Json:
     return {
         "op": "list",
         "resources": _some(
-            chance, *((name, chance.choice(_CPUS[:-1] if name == "cpu" else _WHOLE)) for name in names)
+            chance, *((name, chance.choice(_CPUS if name == "cpu" else _WHOLE)) for name in names)
         ),
         "ratios": _some(chance, *((name, _ratio(chance)) for name in names)),
         **({"names": [name for name in names if chance.random() < 0.5]} if chance.random() < 0.3 else {}),

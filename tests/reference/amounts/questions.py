@@ -70,13 +70,21 @@ def _once(objects: Iterable[Json]) -> list[Json]:
 
 
 def _node_amounts(asked: Json) -> Json | None:
-    """Each pod and each zone once."""
+    """Each pod, each zone and each resource of a zone once."""
     if "pods" in asked:
         asked = {**asked, "pods": _once(asked["pods"])}
     for field in ("nrtZones", "zones"):
         if isinstance(asked.get(field), list):
-            asked = {**asked, field: list({zone["name"]: zone for zone in asked[field]}.values())}
+            asked = {**asked, field: [_zone(each) for each in _by_name(asked[field])]}
     return asked
+
+
+def _by_name(members: Iterable[Json]) -> list[Json]:
+    return list({each["name"]: each for each in members}.values())
+
+
+def _zone(zone: Json) -> Json:
+    return {**zone, "resources": _by_name(zone.get("resources") or ())}
 
 
 def _amplified(asked: Json) -> Json | None:
@@ -88,7 +96,10 @@ def _checked(asked: Json) -> Json | None:
 
 
 def _subtracted(asked: Json) -> Json | None:
-    return None if asked["op"] == "views" else asked
+    """Nothing is below zero that was calculated."""
+    if asked["op"] == "views" or any("-" in (text or "") for text in asked.get("calculated", {}).values()):
+        return None
+    return asked
 
 
 MEND = {
