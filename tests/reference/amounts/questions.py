@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.reference.amounts import drawing
+from tests.reference.amounts import configs, drawing
 from tests.reference.compare import KEPT
 from tests.reference.mutate import Mutator
 
@@ -116,9 +116,9 @@ DRAW = {
     "amplification": _either(_with_texts("amplification"), drawing.amplification),
     "api-amplification": drawing.api_amplification,
     "cpunormalization": _either(_with_texts("cpunormalization"), drawing.normalization),
-    "colocation-config": _with_texts("colocation-config"),
-    "slo-config-validation": _with_texts("slo-config-validation"),
-    "nodeslo-merge": _with_texts("nodeslo-merge"),
+    "colocation-config": _either(_with_texts("colocation-config"), configs.colocation),
+    "slo-config-validation": _either(_with_texts("slo-config-validation"), configs.validation),
+    "nodeslo-merge": _either(_with_texts("nodeslo-merge"), configs.node_slo),
     "yarn-batch-subtract": _either(_with_texts("yarn-batch-subtract"), drawing.subtraction),
 }
 _VIEWS = ("views-overbooked-cpu", "views-origin-shrank-below-both", "views-origin-zero")

@@ -100,6 +100,22 @@ TABLE = (
         Derived(manager.with_any_page_cache_word),
     ),
     Deviation(
+        "endless-ratios",
+        ("colocation-config",),
+        "a label that is no number changes nothing",
+        _CONFIG,
+        "`NaN` or `Inf`",
+        Derived(manager.with_percents_of_no_number),
+    ),
+    Deviation(
+        "empty-lists",
+        ("colocation-config",),
+        "nothing is written for what means the same",
+        _CONFIG,
+        "an empty list and an absent one",
+        Derived(manager.with_empty_lists_told_apart),
+    ),
+    Deviation(
         "malformed-bandwidth",
         ("nodeslo-merge",),
         "a mistake in one annotation does not switch off a whole section",

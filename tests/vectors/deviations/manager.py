@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 
-from koordinator.api import node_labels, qos, quantity, slo_config
+from koordinator.api import labels, node_labels, qos, quantity, slo_config
 from koordinator.api.annotations.node import third_party_by_priority
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
@@ -33,6 +33,12 @@ _PAGE_CACHE_WORD = re.compile(r'metricMemoryCollectPolicy\\*": *\\*"([^"\\]+)')
 """Also in the text of a ConfigMap's key, where quotes are escaped."""
 _BEFORE_QOS = ("colocation-config", "resource-threshold-config")
 _WITH_NETWORK = ("lsrClass", "lsClass", "beClass")
+_RATIOS = {
+    labels.NODE_CPU_RECLAIM_RATIO: "cpuReclaimThresholdPercent",
+    labels.NODE_MEMORY_RECLAIM_RATIO: "memoryReclaimThresholdPercent",
+    labels.NODE_MID_STATIC_CPU_RESERVED_RATIO: "midStaticCPUReservedPercent",
+    labels.NODE_MID_STATIC_MEMORY_RESERVED_RATIO: "midStaticMemoryReservedPercent",
+}
 _CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
 
 
@@ -177,6 +183,32 @@ def with_useless_updates(case: Case, ask: Ask) -> Any:
         quantity.of(each[field]) for each in left for field in ("capacity", "allocatable", "available")
     ]
     return {**ask(case), "changed": True} if any(amount.nanos for amount in amounts) else None
+
+
+# colocation-config
+
+
+def with_percents_of_no_number(case: Case, ask: Ask) -> Any:
+    """Ratios without end are cut off to whatever the machine makes of them."""
+    if case["op"] != "nodeStrategy":
+        return None
+    said = case["node"].get("metadata", {}).get("labels") or {}
+    endless = [key for key in _RATIOS if said.get(key, "").lower() in ("nan", "inf", "+inf")]
+    strategy = {**ask(case)["strategy"], **{_RATIOS[key]: -(2**63) for key in endless}}
+    return {"strategy": strategy} if endless else None
+
+
+def with_empty_lists_told_apart(case: Case, ask: Ask) -> Any:
+    """A list that is empty is not one that is missing, so that nodes are looked at for nothing."""
+    if case["op"] != "sync":
+        return None
+    answer, data = ask(case), (case["configMapData"] or {}).get("colocation-config") or "{}"
+    try:
+        new, old = json.loads(data), case["old"]["config"]
+    except ValueError:
+        return None
+    differ = any((new.get(name) == []) != (old.get(name) == []) for name in ("nodeConfigs",))
+    return {**answer, "changed": True} if differ and not answer["state"]["error"] else None
 
 
 # nodeslo-merge
