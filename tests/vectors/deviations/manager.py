@@ -29,7 +29,7 @@ from tests.vectors.deviations.question import Ask, Case
 
 _QOS, _SYSTEM = "resource-qos-config", "system-config"
 _IGNORED = ("host-application-config", "cpu-normalization-config", "resource-amplification-config")
-_PAGE_CACHE_WORD = re.compile(r'metricMemoryCollectPolicy\\*": *\\*"([^"\\]+)')
+_PAGE_CACHE_WORD = re.compile(r'(metricMemoryCollectPolicy\\*": *\\*")([^"\\]*)')
 """Also in the text of a ConfigMap's key, where quotes are escaped."""
 _BEFORE_QOS = ("colocation-config", "resource-threshold-config")
 _WITH_NETWORK = ("lsrClass", "lsClass", "beClass")
@@ -72,14 +72,17 @@ def _unusable(profile: Case, spec: Case) -> str | None:
 
 
 def with_any_page_cache_word(case: Case, ask: Ask) -> Any:
-    """Any word but an empty one is a policy."""
+    """Any word but an empty one is a policy, and for admission that one, too."""
     whole = json.dumps(case)
-    words = set(_PAGE_CACHE_WORD.findall(whole)) - set(MEMORY_COLLECT_POLICIES)
+    words = {word for _, word in _PAGE_CACHE_WORD.findall(whole)} - set(MEMORY_COLLECT_POLICIES)
+    if case["op"] not in ("content", "configmap"):
+        words.discard("")
     stand_in = next((each for each in MEMORY_COLLECT_POLICIES if each not in whole), "")
     if len(words) != 1 or not stand_in:
         return None
     (word,) = words
-    answer = json.dumps(ask(json.loads(whole.replace(word, stand_in))))
+    changed = _PAGE_CACHE_WORD.sub(lambda m: m[1] + (stand_in if m[2] == word else m[2]), whole)
+    answer = json.dumps(ask(json.loads(changed)))
     return json.loads(answer.replace(stand_in, word))
 
 
@@ -189,13 +192,16 @@ def with_useless_updates(case: Case, ask: Ask) -> Any:
 
 
 def with_percents_of_no_number(case: Case, ask: Ask) -> Any:
-    """Ratios without end are cut off to whatever the machine makes of them."""
-    if case["op"] != "nodeStrategy":
+    """Ratios without end are cut off to whatever the machine makes of them, which no NodeMetric can follow."""
+    if case["op"] not in ("nodeStrategy", "nodeMetricSpec"):
         return None
     said = case["node"].get("metadata", {}).get("labels") or {}
     endless = [key for key in _RATIOS if said.get(key, "").lower() in ("nan", "inf", "+inf")]
-    strategy = {**ask(case)["strategy"], **{_RATIOS[key]: -(2**63) for key in endless}}
-    return {"strategy": strategy} if endless else None
+    if not endless:
+        return None
+    if case["op"] == "nodeMetricSpec":
+        return ask({**case, "colocationConfig": {"enable": False}, "node": {}})
+    return {"strategy": {**ask(case)["strategy"], **{_RATIOS[key]: -(2**63) for key in endless}}}
 
 
 def with_empty_lists_told_apart(case: Case, ask: Ask) -> Any:
