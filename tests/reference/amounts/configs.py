@@ -19,9 +19,10 @@ _TYPES = {
     slo_config.SYSTEM.key: slo_config.SystemConfig,
     slo_config.CPU_BURST.key: slo_config.CPUBurstConfig,
     slo_config.HOST_APPLICATION.key: slo_config.HostApplicationConfig,
+    slo_config.CPU_NORMALIZATION.key: slo_config.CPUNormalizationConfig,
 }
 _CHECKED = tuple(_TYPES)[:5]
-_MERGED = tuple(_TYPES)[1:]
+_MERGED = tuple(_TYPES)[1:6]
 _NOT_THERE = (
     *("gpuReclaimPercent", "lendAheadMinutes", "extensions"),
     *(
@@ -73,10 +74,22 @@ _WORDS = (
 _MEMBERS = {
     "durations": ("5m0s", "1h", "90s", "1.5m", "0s"),
     "metricMemoryCollectPolicy": ("usageWithoutPageCache", "usageWithHotPageCache", "usageWithPageCache", ""),
-    "totalNetworkBandwidth": ("1G", "0", "100M", 100, "1Gi", "1.5G"),
+    "totalNetworkBandwidth": ("1G", "1G", "0", "100M", 100, "1Gi", "1.5G", 1.5, "", "x", "-1", "1e3"),
     "base": ("", "CgroupRoot", "Kubepods"),
 }
 _SCALARS = (0, 1, -1, 1.5, 60.0, 1e3, True, "", "1", "x", None, [], {}, [1], {"a": 1}, 2**40)
+
+
+_UNUSABLE: tuple[tuple[str, Any], ...] = (
+    ("values", []),
+    ("values", ["x", "-"]),
+    ("values", ["x", "x"]),
+    ("key", "a b"),
+    ("key", "example.com/a"),
+    ("operator", "Gt"),
+    ("operator", "in"),
+    ("operator", "Exists"),
+)
 
 
 def _value(chance: random.Random, name: str, kind: inspect.Type, often: float) -> Any:
@@ -126,8 +139,9 @@ def _selector(chance: random.Random) -> Json:
         }
         for _ in range(chance.choice((0, 0, 1, 2)))
     ]
-    if conditions and chance.random() < 0.05:
-        conditions[0]["values"] = []
+    if conditions and chance.random() < 0.1:
+        name, value = chance.choice(_UNUSABLE)
+        conditions[0][name] = value
     matching = {key: chance.choice("xy") for key in "ab" if chance.random() < (0.2 if conditions else 0.6)}
     return {
         **({"matchLabels": matching} if matching else {}),
@@ -151,7 +165,7 @@ def _spoil(chance: random.Random, holder: Json) -> None:
     below = holder.get(name)
     if isinstance(below, list) and below and isinstance(below[0], dict):
         below = below[0]
-    if isinstance(below, dict) and below and chance.random() < 0.8:
+    if isinstance(below, dict) and below and name != "nodeSelector" and chance.random() < 0.8:
         _spoil(chance, below)
     elif chance.random() < 0.3 and name in holder:
         holder[chance.choice((name.upper(), name.title(), name.lower()))] = holder.pop(name)
@@ -226,6 +240,15 @@ def node_slo(chance: random.Random) -> Json:
     }
 
 
+def normalization(chance: random.Random) -> Json:
+    key = slo_config.CPU_NORMALIZATION.key
+    return {
+        "op": "syncConfig",
+        "old": {"enable": True, "ratioModel": {"Old": {"baseRatio": 1.1}}},
+        "configMapData": None if chance.random() < 0.05 else _data(chance, (key,)),
+    }
+
+
 _DEFAULT: Json = msgspec.json.decode(
     slo_config.COLOCATION.encode(
         slo_config.ColocationConfig(**msgspec.structs.asdict(slo_config.DEFAULT_COLOCATION_STRATEGY))
@@ -235,7 +258,9 @@ _DEFAULT: Json = msgspec.json.decode(
 
 def colocation(chance: random.Random) -> Json:
     key = slo_config.COLOCATION.key
-    full = {**_DEFAULT, **config(chance, key)}
+    drawn = config(chance, key)
+    said = {name.lower() for name in drawn}
+    full = {**{name: value for name, value in _DEFAULT.items() if name.lower() not in said}, **drawn}
     match chance.choice(("sync", "sync", "nodeStrategy", "isValid", "nodeMetricSpec", "isDisabled")):
         case "sync":
             old = _DEFAULT if chance.random() < 0.5 else full

@@ -82,6 +82,8 @@ def _pod(chance: random.Random, index: int, zones: int) -> Json:
         spec["initContainers"] = [{**_container(chance), **sidecar} for _ in range(chance.randint(1, 3))]
     if chance.random() < 0.2:
         spec["overhead"] = _amounts(chance)
+    elif chance.random() < 0.1:
+        spec["resources"] = {"requests": _amounts(chance), "limits": _amounts(chance)}
     phase = chance.choice(("Running", "Running", "Running", "Pending", "Succeeded", "Failed", "Unknown"))
     metadata = {"name": f"p{index}", "namespace": "d", "labels": found, "annotations": annotations}
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
@@ -356,7 +358,9 @@ def _status_admission(chance: random.Random) -> Json:
     def amounts() -> Json:
         return {**_amounts(chance), **_some(chance, ("ephemeral-storage", "10Gi"))}
 
-    def node(ratios: Json) -> Json:
+    def node() -> Json:
+        names = ("cpu", "memory", "example.com/x")
+        ratios = usual if chance.random() < 0.7 else {name: _ratio(chance) for name in names}
         annotations = _some(
             chance,
             (labels.NODE_RESOURCE_AMPLIFICATION_RATIO, json.dumps(ratios)),
@@ -368,12 +372,12 @@ def _status_admission(chance: random.Random) -> Json:
         }
 
     allocatable = amounts()
-    ratios = {name: _ratio(chance) for name in ("cpu", "memory", "example.com/x") if chance.random() < 0.6}
+    usual = {name: _ratio(chance) for name in ("cpu", "memory", "example.com/x") if chance.random() < 0.6}
     return {
         "op": "nodeStatusAdmission",
         "operation": chance.choice(("UPDATE", "UPDATE", "UPDATE", "CREATE")),
-        "oldNode": node(ratios),
-        "node": node(ratios),
+        "oldNode": None if chance.random() < 0.05 else node(),
+        "node": node(),
     }
 
 

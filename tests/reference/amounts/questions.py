@@ -10,6 +10,7 @@ from tests.reference.compare import KEPT
 from tests.reference.mutate import Mutator
 
 Json = dict[str, Any]
+Draw = Callable[[random.Random], Json]
 
 _TEXT = "as text"
 """Stands around a value of which the question has the JSON text."""
@@ -42,22 +43,19 @@ def _written(value: Any) -> Any:
     return [_written(member) for member in value] if isinstance(value, list) else value
 
 
-def _with_texts(area: str) -> Callable[[random.Random], Json]:
-    """Draws questions in which also the contents of texts have changed."""
+def _drawn(area: str, *draws: Draw, texts: bool = True) -> Draw:
+    """Draws in one of several ways until a question can be asked; one is to change contents of texts, too."""
     mutator, mend = Mutator([_parsed(given) for given in _inputs(area)]), MEND.get(area)
+    ways = [*draws, lambda chance: _written(mutator.draw(chance.getrandbits(32)))] if texts else draws
 
     def draw(chance: random.Random) -> Json:
-        while True:
-            given: Json = _written(mutator.draw(chance.getrandbits(32)))
+        found = None
+        while found is None:
+            given = chance.choice(ways)(chance)
             found = given if mend is None else mend(given)
-            if found is not None:
-                return found
+        return found
 
     return draw
-
-
-def _either(*draws: Callable[[random.Random], Json]) -> Callable[[random.Random], Json]:
-    return lambda chance: chance.choice(draws)(chance)
 
 
 def _once(objects: Iterable[Json]) -> list[Json]:
@@ -91,6 +89,15 @@ def _amplified(asked: Json) -> Json | None:
     return {**asked, "names": sorted(set(asked["names"]))} if asked.get("names") else asked
 
 
+def _of_nodes(asked: Json) -> Json | None:
+    """Nodes say no empty list of amounts."""
+    for field in ("oldNode", "node"):
+        if asked.get(field) and not asked[field].get("allocatable"):
+            kept = {name: value for name, value in asked[field].items() if name != "allocatable"}
+            asked = {**asked, field: kept}
+    return asked
+
+
 def _checked(asked: Json) -> Json | None:
     return {**asked, "nodes": _once(asked["nodes"])} if "nodes" in asked else asked
 
@@ -105,21 +112,22 @@ def _subtracted(asked: Json) -> Json | None:
 MEND = {
     "noderesource-batch": _node_amounts,
     "noderesource-mid": _node_amounts,
+    "amplification": _of_nodes,
     "api-amplification": _amplified,
     "slo-config-validation": _checked,
     "yarn-batch-subtract": _subtracted,
 }
 DRAW = {
-    "noderesource-batch": _either(_with_texts("noderesource-batch"), drawing.batch),
-    "noderesource-mid": _either(_with_texts("noderesource-mid"), drawing.mid),
-    "noderesource-device": drawing.devices,
-    "amplification": _either(_with_texts("amplification"), drawing.amplification),
-    "api-amplification": drawing.api_amplification,
-    "cpunormalization": _either(_with_texts("cpunormalization"), drawing.normalization),
-    "colocation-config": _either(_with_texts("colocation-config"), configs.colocation),
-    "slo-config-validation": _either(_with_texts("slo-config-validation"), configs.validation),
-    "nodeslo-merge": _either(_with_texts("nodeslo-merge"), configs.node_slo),
-    "yarn-batch-subtract": _either(_with_texts("yarn-batch-subtract"), drawing.subtraction),
+    "noderesource-batch": _drawn("noderesource-batch", drawing.batch),
+    "noderesource-mid": _drawn("noderesource-mid", drawing.mid),
+    "noderesource-device": _drawn("noderesource-device", drawing.devices, texts=False),
+    "amplification": _drawn("amplification", drawing.amplification),
+    "api-amplification": _drawn("api-amplification", drawing.api_amplification, texts=False),
+    "cpunormalization": _drawn("cpunormalization", drawing.normalization, configs.normalization),
+    "colocation-config": _drawn("colocation-config", configs.colocation),
+    "slo-config-validation": _drawn("slo-config-validation", configs.validation),
+    "nodeslo-merge": _drawn("nodeslo-merge", configs.node_slo),
+    "yarn-batch-subtract": _drawn("yarn-batch-subtract", drawing.subtraction),
 }
 _VIEWS = ("views-overbooked-cpu", "views-origin-shrank-below-both", "views-origin-zero")
 OUTDATED = {

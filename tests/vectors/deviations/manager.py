@@ -33,6 +33,7 @@ _PAGE_CACHE_WORD = re.compile(r'(metricMemoryCollectPolicy\\*": *\\*")([^"\\]*)'
 """Also in the text of a ConfigMap's key, where quotes are escaped."""
 _BEFORE_QOS = ("colocation-config", "resource-threshold-config")
 _WITH_NETWORK = ("lsrClass", "lsClass", "beClass")
+_ENTRIES = "nodeConfigs"
 _RATIOS = {
     labels.NODE_CPU_RECLAIM_RATIO: "cpuReclaimThresholdPercent",
     labels.NODE_MEMORY_RECLAIM_RATIO: "memoryReclaimThresholdPercent",
@@ -208,13 +209,11 @@ def with_empty_lists_told_apart(case: Case, ask: Ask) -> Any:
     """A list that is empty is not one that is missing, so that nodes are looked at for nothing."""
     if case["op"] != "sync":
         return None
-    answer, data = ask(case), (case["configMapData"] or {}).get("colocation-config") or "{}"
-    try:
-        new, old = json.loads(data), case["old"]["config"]
-    except ValueError:
-        return None
-    differ = any((new.get(name) == []) != (old.get(name) == []) for name in ("nodeConfigs",))
-    return {**answer, "changed": True} if differ and not answer["state"]["error"] else None
+    answer, data = ask(case), case["configMapData"]
+    if answer["state"]["error"] and data is not None:
+        return None  # what was kept stays
+    new, old = json.loads((data or {}).get("colocation-config") or "{}") or {}, case["old"]["config"]
+    return {**answer, "changed": True} if (new.get(_ENTRIES) == []) != (old.get(_ENTRIES) == []) else None
 
 
 # nodeslo-merge

@@ -144,8 +144,10 @@ def storable(old: NodeSLOConfig, new: NodeSLOConfig) -> tuple[NodeSLOConfig, dic
     return msgspec.structs.replace(new, **kept), refused
 
 
-_EMPTY_COUNTS = frozenset({"cpu_policy", "net_qos_policy"})
-"""Empty, they bring nodes back to the default policy."""
+_EMPTY_COUNTS = frozenset(
+    {"cpu_policy", "net_qos_policy", "ingress_request", "ingress_limit", "egress_request", "egress_limit"}
+)
+"""Empty, they bring nodes back to the default: the usual policy, no bandwidth assured, no limit."""
 
 
 def _merged(parsed: Layered, default: msgspec.Struct) -> Layered:
