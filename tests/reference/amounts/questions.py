@@ -68,13 +68,14 @@ def _once(objects: Iterable[Json]) -> list[Json]:
 
 
 def _node_amounts(asked: Json) -> Json | None:
-    """Each pod, each zone and each resource of a zone once."""
+    """Each pod, each zone and each resource of a zone once; nothing is below zero that was calculated."""
     if "pods" in asked:
         asked = {**asked, "pods": _once(asked["pods"])}
     for field in ("nrtZones", "zones"):
         if isinstance(asked.get(field), list):
             asked = {**asked, field: [_zone(each) for each in _by_name(asked[field])]}
-    return asked
+    calculated = (asked.get("calculated") or {}, *(asked.get("zoneResources") or {}).values())
+    return asked if all("-" not in (text or "") for each in calculated for text in each.values()) else None
 
 
 def _by_name(members: Iterable[Json]) -> list[Json]:
@@ -103,10 +104,7 @@ def _checked(asked: Json) -> Json | None:
 
 
 def _subtracted(asked: Json) -> Json | None:
-    """Nothing is below zero that was calculated."""
-    if asked["op"] == "views" or any("-" in (text or "") for text in asked.get("calculated", {}).values()):
-        return None
-    return asked
+    return None if asked["op"] == "views" else _node_amounts(asked)
 
 
 MEND = {

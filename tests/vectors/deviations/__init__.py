@@ -84,6 +84,14 @@ TABLE = (
         Derived(manager.with_useless_updates),
     ),
     Deviation(
+        "parts-of-units",
+        ("noderesource-batch",),
+        "what is compared is what is written",
+        _LENT,
+        "whole units",
+        Derived(manager.with_parts_of_units),
+    ),
+    Deviation(
         "raw-allocatable",
         ("noderesource-batch", "noderesource-mid"),
         "what a kubelet reserves does not vanish where allocatable is amplified",

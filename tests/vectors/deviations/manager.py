@@ -19,7 +19,10 @@ from koordinator.api.labels import NODE_RAW_ALLOCATABLE as RAW_ALLOCATABLE
 from koordinator.api.node_metric import MEMORY_COLLECT_POLICIES
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO
+from koordinator.api.resources import BATCH_CPU
 from koordinator.manager.config import colocation_config
+from koordinator.manager.noderesource import batch
+from koordinator.manager.noderesource.account import whole
 from koordinator.manager.noderesource.target import BATCH
 from koordinator.manager.profiles.profile_matching import compile_profile
 from koordinator.manager.quota import validation
@@ -187,6 +190,30 @@ def with_useless_updates(case: Case, ask: Ask) -> Any:
         quantity.of(each[field]) for each in left for field in ("capacity", "allocatable", "available")
     ]
     return {**ask(case), "changed": True} if any(amount.nanos for amount in amounts) else None
+
+
+def with_parts_of_units(case: Case, ask: Ask) -> Any:
+    """What normalization makes of a zone's Batch CPU is compared in thousandths, then rounded."""
+    ratio = case.get("ratio") or 0.0
+    if case["op"] != "updateZones" or ratio <= 1:
+        return None
+    rest, wanted, parts = copy.deepcopy(case), {}, False
+    for zone in rest["zones"]:
+        amounts = rest["zoneResources"].get(zone["name"], {})
+        if BATCH_CPU in amounts and any(row["name"] == BATCH_CPU for row in zone["resources"]):
+            wanted[zone["name"]] = milli = int(quantity.milli(amounts.pop(BATCH_CPU)) * ratio)
+            parts |= milli % 1000 != 0
+    if not parts:
+        return None
+    answer = copy.deepcopy(ask(rest))
+    for zone in rest["zones"]:
+        if (milli := wanted.get(zone["name"])) is not None:
+            row = next(row for row in zone["resources"] if row["name"] == BATCH_CPU)
+            told = next(row for row in answer["zones"][zone["name"]] if row[0] == BATCH_CPU)
+            for at, field in enumerate(("capacity", "allocatable", "available"), 1):
+                if batch.differs(quantity.milli(row[field]), milli, case["resourceDiffThreshold"]):
+                    told[at], answer["changed"] = whole(milli), True
+    return answer
 
 
 # colocation-config
