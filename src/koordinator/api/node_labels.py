@@ -91,8 +91,8 @@ def cpu_normalization_ratio_text(ratio: float) -> str:
 
 
 def is_cpu_normalization_ratio_different(old: float, new: float) -> bool:
-    """Return whether the ratios are further apart than `RATIO_TOLERANCE`."""
-    return abs(old - new) > RATIO_TOLERANCE
+    """Return whether the ratios are further apart than `RATIO_TOLERANCE`; 1.21 and 1.22 are not."""
+    return old > new + RATIO_TOLERANCE or old < new - RATIO_TOLERANCE
 
 
 def network_bandwidth(annotations: Mapping[str, str], obj: str = "") -> Quantity | None:

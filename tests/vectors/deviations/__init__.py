@@ -112,6 +112,14 @@ TABLE = (
         Derived(manager.with_useless_updates),
     ),
     Deviation(
+        "parts-of-units",
+        ("noderesource-batch",),
+        "what is compared is what is written",
+        _LENT,
+        "whole units",
+        Derived(manager.with_parts_of_units),
+    ),
+    Deviation(
         "raw-allocatable",
         ("noderesource-batch", "noderesource-mid"),
         "what a kubelet reserves does not vanish where allocatable is amplified",
@@ -126,6 +134,22 @@ TABLE = (
         _CONFIG,
         "words that a NodeMetric may not have",
         Derived(manager.with_any_page_cache_word),
+    ),
+    Deviation(
+        "endless-ratios",
+        ("colocation-config",),
+        "a label that is no number changes nothing",
+        _CONFIG,
+        "`NaN` or `Inf`",
+        Derived(manager.with_percents_of_no_number),
+    ),
+    Deviation(
+        "empty-lists",
+        ("colocation-config",),
+        "nothing is written for what means the same",
+        _CONFIG,
+        "an empty list and an absent one",
+        Derived(manager.with_empty_lists_told_apart),
     ),
     Deviation(
         "malformed-bandwidth",

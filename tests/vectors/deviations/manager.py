@@ -19,7 +19,10 @@ from koordinator.api.labels import NODE_RAW_ALLOCATABLE as RAW_ALLOCATABLE
 from koordinator.api.node_metric import MEMORY_COLLECT_POLICIES
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import NANO
+from koordinator.api.resources import BATCH_CPU
 from koordinator.manager.config import colocation_config
+from koordinator.manager.noderesource import batch
+from koordinator.manager.noderesource.account import whole
 from koordinator.manager.noderesource.target import BATCH
 from koordinator.manager.profiles.profile_matching import compile_profile
 from koordinator.manager.quota import validation
@@ -29,10 +32,17 @@ from tests.vectors.deviations.question import Ask, Case
 
 _QOS, _SYSTEM = "resource-qos-config", "system-config"
 _IGNORED = ("host-application-config", "cpu-normalization-config", "resource-amplification-config")
-_PAGE_CACHE_WORD = re.compile(r'metricMemoryCollectPolicy\\*": *\\*"([^"\\]+)')
+_PAGE_CACHE_WORD = re.compile(r'(metricMemoryCollectPolicy\\*": *\\*")([^"\\]*)')
 """Also in the text of a ConfigMap's key, where quotes are escaped."""
 _BEFORE_QOS = ("colocation-config", "resource-threshold-config")
 _WITH_NETWORK = ("lsrClass", "lsClass", "beClass")
+_ENTRIES = "nodeConfigs"
+_RATIOS = {
+    labels.NODE_CPU_RECLAIM_RATIO: "cpuReclaimThresholdPercent",
+    labels.NODE_MEMORY_RECLAIM_RATIO: "memoryReclaimThresholdPercent",
+    labels.NODE_MID_STATIC_CPU_RESERVED_RATIO: "midStaticCPUReservedPercent",
+    labels.NODE_MID_STATIC_MEMORY_RESERVED_RATIO: "midStaticMemoryReservedPercent",
+}
 _CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
 
 
@@ -66,14 +76,17 @@ def _unusable(profile: Case, spec: Case) -> str | None:
 
 
 def with_any_page_cache_word(case: Case, ask: Ask) -> Any:
-    """Any word but an empty one is a policy."""
+    """Any word but an empty one is a policy, and for admission that one, too."""
     whole = json.dumps(case)
-    words = set(_PAGE_CACHE_WORD.findall(whole)) - set(MEMORY_COLLECT_POLICIES)
+    words = {word for _, word in _PAGE_CACHE_WORD.findall(whole)} - set(MEMORY_COLLECT_POLICIES)
+    if case["op"] not in ("content", "configmap"):
+        words.discard("")
     stand_in = next((each for each in MEMORY_COLLECT_POLICIES if each not in whole), "")
     if len(words) != 1 or not stand_in:
         return None
     (word,) = words
-    answer = json.dumps(ask(json.loads(whole.replace(word, stand_in))))
+    changed = _PAGE_CACHE_WORD.sub(lambda m: m[1] + (stand_in if m[2] == word else m[2]), whole)
+    answer = json.dumps(ask(json.loads(changed)))
     return json.loads(answer.replace(stand_in, word))
 
 
@@ -211,6 +224,57 @@ def with_useless_updates(case: Case, ask: Ask) -> Any:
         quantity.of(each[field]) for each in left for field in ("capacity", "allocatable", "available")
     ]
     return {**ask(case), "changed": True} if any(amount.nanos for amount in amounts) else None
+
+
+def with_parts_of_units(case: Case, ask: Ask) -> Any:
+    """What normalization makes of a zone's Batch CPU is compared in thousandths, then rounded."""
+    ratio = case.get("ratio") or 0.0
+    if case["op"] != "updateZones" or ratio <= 1:
+        return None
+    rest, wanted, parts = copy.deepcopy(case), {}, False
+    for zone in rest["zones"]:
+        amounts = rest["zoneResources"].get(zone["name"], {})
+        if BATCH_CPU in amounts and any(row["name"] == BATCH_CPU for row in zone["resources"]):
+            wanted[zone["name"]] = milli = int(quantity.milli(amounts.pop(BATCH_CPU)) * ratio)
+            parts |= milli % 1000 != 0
+    if not parts:
+        return None
+    answer = copy.deepcopy(ask(rest))
+    for zone in rest["zones"]:
+        if (milli := wanted.get(zone["name"])) is not None:
+            row = next(row for row in zone["resources"] if row["name"] == BATCH_CPU)
+            told = next(row for row in answer["zones"][zone["name"]] if row[0] == BATCH_CPU)
+            for at, field in enumerate(("capacity", "allocatable", "available"), 1):
+                if batch.differs(quantity.milli(row[field]), milli, case["resourceDiffThreshold"]):
+                    told[at], answer["changed"] = whole(milli), True
+    return answer
+
+
+# colocation-config
+
+
+def with_percents_of_no_number(case: Case, ask: Ask) -> Any:
+    """Ratios without end are cut off to whatever the machine makes of them, which no NodeMetric can follow."""
+    if case["op"] not in ("nodeStrategy", "nodeMetricSpec"):
+        return None
+    said = case["node"].get("metadata", {}).get("labels") or {}
+    endless = [key for key in _RATIOS if said.get(key, "").lower() in ("nan", "inf", "+inf")]
+    if not endless:
+        return None
+    if case["op"] == "nodeMetricSpec":
+        return ask({**case, "colocationConfig": {"enable": False}, "node": {}})
+    return {"strategy": {**ask(case)["strategy"], **{_RATIOS[key]: -(2**63) for key in endless}}}
+
+
+def with_empty_lists_told_apart(case: Case, ask: Ask) -> Any:
+    """A list that is empty is not one that is missing, so that nodes are looked at for nothing."""
+    if case["op"] != "sync":
+        return None
+    answer, data = ask(case), case["configMapData"]
+    if answer["state"]["error"] and data is not None:
+        return None  # what was kept stays
+    new, old = json.loads((data or {}).get("colocation-config") or "{}") or {}, case["old"]["config"]
+    return {**answer, "changed": True} if (new.get(_ENTRIES) == []) != (old.get(_ENTRIES) == []) else None
 
 
 # nodeslo-merge

@@ -144,11 +144,17 @@ def storable(old: NodeSLOConfig, new: NodeSLOConfig) -> tuple[NodeSLOConfig, dic
     return msgspec.structs.replace(new, **kept), refused
 
 
+_EMPTY_COUNTS = frozenset(
+    {"cpu_policy", "net_qos_policy", "ingress_request", "ingress_limit", "egress_request", "egress_limit"}
+)
+"""Empty, they bring nodes back to the default: the usual policy, no bandwidth assured, no limit."""
+
+
 def _merged(parsed: Layered, default: msgspec.Struct) -> Layered:
     """Return a section with its cluster strategy over the default, and each node entry over that."""
     given = parsed.cluster_strategy
-    cluster = default if given is None else overlay(default, given)
-    entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_strategies]
+    cluster = default if given is None else _over(default, given)
+    entries = [_over(_over(entry, cluster), entry) for entry in parsed.node_strategies]
     return msgspec.structs.replace(parsed, cluster_strategy=cluster, node_strategies=entries)
 
 
@@ -175,7 +181,11 @@ def _of_node(default: S, section: Layered, node_labels_: Mapping[str, str]) -> S
     """Return the strategy of a section for a node, as the plain type of `default`."""
     entry = first_match(section.node_strategies, node_labels_)
     chosen = section.cluster_strategy if entry is None else entry
-    return default if chosen is None else overlay(default, chosen)
+    return default if chosen is None else _over(default, chosen)
+
+
+def _over(base: S, upper: msgspec.Struct) -> S:
+    return overlay(base, upper, empty_text_counts=_EMPTY_COUNTS)
 
 
 def _system(section: SystemConfig, node: Node) -> SystemStrategy:

@@ -163,7 +163,7 @@ def zones_need_write(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: floa
 def zones_target(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -> tuple[list[Zone], bool]:
     """Return the zones with their Batch resources, and whether any changed by more than the threshold.
 
-    Zones that `wanted` lacks keep what they have.
+    Zones that `wanted` lacks keep what they have, and rows their order unless one is new.
     """
     updated, changed = [], False
     for zone in zones:
@@ -181,17 +181,20 @@ def zones_target(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -
             replaced = _zone_resource(row, want, threshold)
             zone_changed |= replaced is not row
             rows.append(replaced)
-        for name, want in amounts.items():
-            if want is not None:
-                text = quantity.text_of_value(want)
-                rows.append(ZoneResource(name=name, capacity=text, allocatable=text, available=text))
-                zone_changed = True
+        if new := {name: want for name, want in amounts.items() if want is not None}:
+            zone_changed = True
+            rows += [_new_zone_resource(name, want) for name, want in new.items()]
+            rows.sort(key=lambda row: row.name)
         if zone_changed:
             changed = True
-            rows.sort(key=lambda row: row.name)
             zone = msgspec.structs.replace(zone, resources=rows)
         updated.append(zone)
     return updated, changed
+
+
+def _new_zone_resource(name: str, want: int) -> ZoneResource:
+    text = quantity.text_of_value(want)
+    return ZoneResource(name=name, capacity=text, allocatable=text, available=text)
 
 
 def _zone_resource(row: ZoneResource, want: int, threshold: float) -> ZoneResource:

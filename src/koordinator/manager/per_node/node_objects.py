@@ -247,17 +247,18 @@ def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) 
     """
     if state.error and old is not None:
         return old
-    return policy_spec(state.config, colocation_config.node_strategy(state.config, node))
+    return policy_spec(colocation_config.node_strategy(state.config, node))
 
 
-def is_usable(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
-    """Return whether a node's strategy says how to measure: it is on, and its values are valid."""
-    return not (colocation_config.is_disabled(config, strategy) or slo_config.colocation_problems(strategy))
+def is_usable(strategy: ColocationStrategy) -> bool:
+    """Return whether a node's strategy says how to measure: its values are valid, and it is on, also where the
+    cluster's is off and nothing is lent."""
+    return bool(strategy.enable) and not slo_config.colocation_problems(strategy)
 
 
-def policy_spec(config: ColocationConfig, strategy: ColocationStrategy) -> NodeMetricSpec:
+def policy_spec(strategy: ColocationStrategy) -> NodeMetricSpec:
     """Return the spec under a strategy, or under the defaults if that is not usable."""
-    if not is_usable(config, strategy):
+    if not is_usable(strategy):
         strategy = slo_config.DEFAULT_COLOCATION_STRATEGY
     policy = strategy.metric_aggregate_policy
     return NodeMetricSpec(
@@ -319,7 +320,7 @@ class _NodeMetricRules:
         strategy = strategies.of(node)
         known = self._known.get(id(strategy))
         if known is None:
-            known = self._known[id(strategy)] = (strategy, policy_spec(strategies.config, strategy))
+            known = self._known[id(strategy)] = (strategy, policy_spec(strategy))
         return known[1]
 
 
