@@ -105,9 +105,8 @@ def _migrating_by_owner(all_jobs: Iterable[PodMigrationJob], pod_of: PodOf) -> C
     for job in all_jobs:
         if jobs.has_passed(job) or job.status.phase == jobs.RUNNING:
             pod = pod_of(jobs.pod_key(job))
-            if (
-                pod is not None and pod.metadata.uid == job.spec.pod_ref.uid
-            ):  # no namesake of one that is gone
+            # A namesake of a pod that is gone does not count.
+            if pod is not None and pod.metadata.uid == job.spec.pod_ref.uid:
                 count[_batch_uid(pod)] += 1
     del count[""]
     return count
