@@ -62,7 +62,7 @@ class Mutator:
             chance.shuffle(value)
 
     def _change_members(self, chance: random.Random, place: Place, value: Json) -> None:
-        other = chance.choice(self._seen[place])
+        other = chance.choice([each for each in self._seen[place] if isinstance(each, dict)])
         names = sorted(name for name in other if name not in FIXED)
         if names:
             name = chance.choice(names)

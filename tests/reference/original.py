@@ -22,7 +22,7 @@ from tests.go_programs import Ask, Missing
 MODULE = "github.com/koordinator-sh/koordinator"
 RELEASE = "1.8.0"
 HERE = Path(__file__).parent
-GROUPS = tuple(sorted(path.parent.name for path in HERE.glob("*/*.go")))
+GROUPS = tuple(sorted({path.parent.name for path in HERE.glob("*/*.go")}))
 _PLACE = "// in "
 _COMMON = "pkg/answering"
 
