@@ -107,7 +107,7 @@ func quantities(asked pairQuestion) (any, error) {
 	case "sub":
 		a.Sub(b)
 	}
-	return map[string]string{"canonical": a.String()}, nil
+	return map[string]string{"canonical": canonical(a)}, nil
 }
 
 func parsed(text string) (any, error) {
@@ -115,7 +115,7 @@ func parsed(text string) (any, error) {
 	if err != nil {
 		return refused, nil
 	}
-	answer := map[string]any{"canonical": amount.String()}
+	answer := map[string]any{"canonical": canonical(amount)}
 	copied := amount.DeepCopy()
 	exact := copied.AsDec()
 	for name, view := range map[string]struct {
@@ -129,4 +129,10 @@ func parsed(text string) (any, error) {
 		}
 	}
 	return answer, nil
+}
+
+// The original keeps some texts that are not the canonical ones ("7.585P", "+1"): those are not asked for.
+func canonical(amount resource.Quantity) string {
+	number, suffix := amount.CanonicalizeBytes(nil)
+	return string(number) + string(suffix)
 }
