@@ -1,5 +1,6 @@
 """Say what questions about nodes and plain values must keep to, and draw some from nothing."""
 
+import json
 import random
 from typing import Any
 
@@ -95,6 +96,7 @@ def _series(asked: Json) -> Json | None:
     ]
     names = {each["kind"]: sorted(each.get("properties", {})) for each in series}
     is_known = all(names[each["kind"]] == sorted(each.get("properties", {})) for each in series)
+    is_known &= not any(each.get("properties") for each in series if each["kind"].startswith("node_"))
     is_known = is_known and set(query.get("properties", {})) <= set(names.get(query["kind"], ()))
     return {**asked, "series": series} if len(found) < 2 and is_known else None
 
@@ -105,8 +107,10 @@ def _cgroup(asked: Json) -> Json | None:
     return None if asked["op"] == "memory-limit" and word in asked["text"] else asked
 
 
-def _pod_amounts(asked: Json) -> Json:
-    """Limits of CPU without what a later release counts: those of whole pods, and sidecars'."""
+def _pod_amounts(asked: Json) -> Json | None:
+    """No negative amounts; limits of CPU without what a later release counts: those of whole pods, and sidecars'."""
+    if asked["op"] == "batch" and '": "-' in json.dumps(asked):
+        return None
     if asked["op"] != "cpuLimitMilli":
         return asked
     spec = {name: value for name, value in asked["pod"]["spec"].items() if name != "resources"}
