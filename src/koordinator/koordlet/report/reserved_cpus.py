@@ -209,12 +209,20 @@ def _checked(field: str, amounts: ResourceList, ignored: Collection[str]) -> Map
 
 
 def _take_whole(topology: HostCPUTopology, free: CPUSet, count: int, levels: Sequence[str]) -> CPUSet:
-    """Groups of the last level that are free as a whole and not larger than what is still needed."""
-    whole = len(topology.processors) // len(topology.by(levels[-1]))
+    """Groups of the last level that are free as a whole and not larger than what is still needed.
+
+    As by the kubelet, a NUMA node is whole with all its CPUs, a socket or core with as many as they have on average:
+    where CPUs are offline, or only some cores have threads, this is not the same.
+    """
+    groups = topology.by(levels[-1])
+    average = len(topology.processors) // len(groups)
+    group_of = {cpu: frozenset(cpus) for cpus in groups.values() for cpu in cpus}
     taken: CPUSet = frozenset()
     for cpus in _ordered(topology, free, levels):
-        if len(cpus) == whole and len(cpus) <= count - len(taken):
-            taken |= cpus
+        group = group_of[min(cpus)]
+        whole = len(group) if levels[-1] == "node" else average
+        if len(cpus) == whole and len(group) <= count - len(taken):
+            taken |= group
     return taken
 
 
