@@ -24,13 +24,15 @@ RELEASE = "1.8.0"
 HERE = Path(__file__).parent
 GROUPS = tuple(sorted({path.parent.name for path in HERE.glob("*/*.go")}))
 CACHE = go_programs.cache_folder("koordinator") / f"v{RELEASE}"
+HARDWARE_EVENTS = HERE / "hardware_events.go"
+"""Stands in for a package that needs a library in C."""
 _PLACE = "// in "
 _COMMON = "pkg/answering"
 
 
 def program_of(group: str) -> Path:
     """The program of a group, built where it is missing. Raises: Missing."""
-    sources = sorted((HERE / group).glob("*.go"))
+    sources = [HARDWARE_EVENTS, *sorted((HERE / group).glob("*.go"))]
     text = b"".join(path.read_bytes() for path in (HERE / "answering.go", *sources))
     folder = CACHE / group
     program = folder / hashlib.sha256(text).hexdigest()[:16]
