@@ -1,4 +1,4 @@
-"""Random lives of Reservations end with Koordinator's own scheduler (Go) as with ours: where they and pods are."""
+"""Random lives of Reservations and quotas end with Koordinator's own scheduler (Go) as with ours."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.real import binaries, given
 from tests.real.lives import cases, compare
 from tests.reference import original
 
-CASES, SERVERS = 3, 3
+CASES, SERVERS = 2, 2
 """So many of each name, which `make test-lives` leads more of; one on each server at a time."""
 
 

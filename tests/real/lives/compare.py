@@ -101,11 +101,8 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
 
 
 def _shorten(seen: Seen) -> None:
-    """Leave out of koord-scheduler's messages what PostFilter plugins say, each in its own words, whatever is said of
-    gangs, which are tried again and again, and runtimes of quotas, which it works out when they are needed."""
-    members = {name for name, bodies in seen.items() if name.startswith("Pod ") and _is_member(bodies[0])}
-    for name in members:
-        seen.pop(f"Event {name} FailedScheduling", None)
+    """Leave out of koord-scheduler's messages what PostFilter plugins say, each in its own words, and runtimes of
+    quotas, which it works out when they are needed."""
     for name, bodies in seen.items():
         if name.startswith("ElasticQuota "):
             bodies[0]["metadata"].get("annotations", {}).pop(koordinator.RUNTIME, None)
@@ -114,11 +111,7 @@ def _shorten(seen: Seen) -> None:
         by = {each.get("by") or each.get("spec", {}).get("schedulerName") for each in bodies}
         for each in told if by & {koordinator.NAME} or name.startswith("Reservation ") else ():
             if "message" in each:
-                each["message"] = "" if name in members else _POST_FILTER.sub(".", each["message"])
-
-
-def _is_member(pod: Json) -> bool:
-    return koordinator.GANG in pod["metadata"].get("labels", {})
+                each["message"] = _POST_FILTER.sub(".", each["message"])
 
 
 def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: bool) -> None:

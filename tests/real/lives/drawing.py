@@ -35,7 +35,7 @@ def body_of(kind: str, name: str, spec: Json | None = None, **metadata: Any) -> 
     groups |= {"PriorityClass": "scheduling.k8s.io/v1", "StorageClass": "storage.k8s.io/v1"}
     groups |= dict.fromkeys(("DeviceClass", "ResourceSlice", "ResourceClaim"), "resource.k8s.io/v1")
     groups |= {"Job": "batch/v1", "CronJob": "batch/v1", "PodDisruptionBudget": "policy/v1"}
-    groups |= dict.fromkeys(("PodGroup", "ElasticQuota"), "scheduling.sigs.k8s.io/v1alpha1")
+    groups |= {"ElasticQuota": "scheduling.sigs.k8s.io/v1alpha1"}
     groups |= {"Reservation": "scheduling.koordinator.sh/v1alpha1"}
     body = {"apiVersion": groups.get(kind, "v1"), "kind": kind, "metadata": {"name": name, **metadata}}
     return body if spec is None else {**body, "spec": spec}

@@ -1,4 +1,4 @@
-"""Lives under koord-scheduler: quotas, gangs and reservations, and pods that wait for each other."""
+"""Lives under koord-scheduler: quotas and Reservations, and pods that wait for room in them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,6 @@ def life(world: World, steps: list[Step], *looks: str) -> Life:
         "looks": ["Pod", *looks],
         "scheduled": True,
         "scheduler": NAME,
-        "patience_s": 8.0,  # members of gangs are tried again and again
         "nodes": world.nodes,
         "steps": steps,
     }
@@ -93,42 +92,6 @@ def quotas(draw: Draw) -> Life:
     return life(world, [*steps, ["linger", False]], "ElasticQuota")
 
 
-# Gangs
-
-GANG = "pod-group.scheduling.sigs.k8s.io"
-
-
-def gangs(draw: Draw) -> Life:
-    world = KoordWorld(draw)
-    names = ("g0", "g1")
-
-    def group(name: str) -> Json:
-        return body_of("PodGroup", name, {"minMember": draw.randint(2, 3)})
-
-    def create() -> Step:
-        labels = {"app": "web", **({GANG: draw.choice(names)} if draw.random() < 0.85 else {})}
-        return ["create", world.pod(draw.choice(("500m", "1", "2")), labels=labels)]
-
-    def several() -> Step:
-        return world.filled(*[create() for _ in range(draw.randint(2, 4))])
-
-    def resize() -> Step:
-        return ["patch", "PodGroup", draw.choice(names), {"spec": {"minMember": draw.randint(1, 4)}}]
-
-    steps = [world.first(*(group(name) for name in names)), several()]
-    steps += led(
-        draw,
-        draw.randint(6, 9),
-        *[create] * 3,
-        *[several] * 4,
-        *[world.delete] * 3,
-        *[world.node_acts] * 3,
-        resize,
-        lambda: ["kubelet", [{"do": draw.choice(("succeed", "run"))}]],
-    )
-    return life(world, steps)
-
-
 # Reservations
 
 
@@ -170,6 +133,5 @@ def reservations(draw: Draw) -> Life:
 
 KINDS: dict[str, Callable[[Draw], Life]] = {
     "elastic-quotas": quotas,
-    "gangs": gangs,
     "reservations": reservations,
 }

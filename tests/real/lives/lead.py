@@ -23,14 +23,13 @@ from koordinator.simulate import virtual_time
 from tests.local.controllers.fake_kubelet import pinned_node
 from tests.real.lives import koordinator
 from tests.real.lives.look import Looker, Seen
-from tests.real.lives.stage import PATIENCE_S, Kubelet, Stage, view_of
+from tests.real.lives.stage import Kubelet, Stage, view_of
 
 Json = dict[str, Any]
 Life = dict[str, Any]
 """`name`, `nodes` (how many, or what they are like), `elsewhere` (whether a node of another zone is ready), `looks`
-(kinds), `quiet_s` (where controllers look now and then only), `patience_s` (where it is never quiet), `scheduled` (a
-scheduler places its pods, and it is alone on its server), `scheduler` (such as koord-scheduler), `steps`. A step is
-a list: a verb, and what belongs to it."""
+(kinds), `quiet_s` (where controllers look now and then only), `scheduled` (a scheduler places its pods, and it is alone
+on its server), `scheduler` (such as koord-scheduler), `steps`. A step is a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.0
 SIZE = {"cpu": "32", "memory": "64Gi", "pods": "200"}
@@ -76,9 +75,7 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
                 await _act(stage, kubelet, namespace, _own(step, namespace))
             except errors.ApiError as error:
                 refusal = type(error).__name__
-            patience = life.get("patience_s", PATIENCE_S)
-            wanted_s = max(quiet_s, life.get("quiet_s", 0.0))
-            await stage.quiet("" if is_scheduled else namespace, wanted_s, patience)
+            await stage.quiet("" if is_scheduled else namespace, max(quiet_s, life.get("quiet_s", 0.0)))
             found = await looker.look()
             seen.append({**found, **({"refusal": [{"class": refusal}]} if refusal else {})})
     finally:

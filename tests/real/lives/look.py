@@ -32,7 +32,6 @@ PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
-    "PodGroup": "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/{}/podgroups",
     "ElasticQuota": "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/{}/elasticquotas",
     "Reservation": "/apis/scheduling.koordinator.sh/v1alpha1/reservations",
     "Node": "/api/v1/nodes",

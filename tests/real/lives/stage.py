@@ -39,12 +39,12 @@ VIEWS: tuple[type[Object], ...] = (
     core.ConfigMap,
     core.Event,
 )
-KOORDINATOR_VIEWS: tuple[type[Object], ...] = (sigs.ElasticQuota, sigs.PodGroup, Reservation)
+KOORDINATOR_VIEWS: tuple[type[Object], ...] = (sigs.ElasticQuota, Reservation)
 """Changes of these, and of nodes, keep a life from being quiet."""
 EARLY_S = 1_700_000_000.0
 LEASE_S = 20.0
 PATIENCE_S = 90.0
-"""A life that is never quiet is looked at after this, or after its `patience_s`."""
+"""A life that is never quiet is looked at after this."""
 PLACES = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")
 OURS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
@@ -73,11 +73,11 @@ class Stage:
         life = node.metadata.labels.get("life", "")
         self._changed_s[life] = self._changed_s[""] = asyncio.get_running_loop().time()
 
-    async def quiet(self, namespace: str, quiet_s: float, patience_s: float = PATIENCE_S) -> None:
+    async def quiet(self, namespace: str, quiet_s: float) -> None:
         """Until nothing has changed for `quiet_s`; nowhere without a namespace."""
         loop = asyncio.get_running_loop()
         begun_s = self._changed_s[namespace] = loop.time()
-        while loop.time() - begun_s < patience_s:
+        while loop.time() - begun_s < PATIENCE_S:
             left_s = self._changed_s[namespace] + quiet_s - loop.time()
             if left_s <= 0:
                 return
