@@ -152,13 +152,18 @@ class NodeJudge:
         return NONE_MATCHED if found.reasons == NONE_MATCHED.reasons else unschedulable(*found.reasons)
 
     def usable(self, state: OwnerState, row: int) -> list[ReservationRecord]:
-        """Return the matched reservations that the pod fits, each by itself."""
+        """Return the matched reservations that give the pod something and that it fits, each by itself."""
         matched = self.matched(state, row)
         if state.asked.is_ignoring or not matched:
             return []
         view = self.view(state, row, matched)
         alone = msgspec.structs.replace(state.asked, must_reserve=True)
-        return [each for each in matched if fit.fit(alone, view, [each.amounts], self.ignored).ok]
+        return [
+            each
+            for each in matched
+            if fit.is_candidate(state.asked, each.amounts)
+            and fit.fit(alone, view, [each.amounts], self.ignored).ok
+        ]
 
 
 def candidate_of(record: ReservationRecord, score: int) -> NominationCandidate:
