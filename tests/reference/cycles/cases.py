@@ -1,4 +1,4 @@
-"""Random questions: a small cluster as Koordinator's agents and manager would have it, and pods that come one by one."""
+"""Random questions: a small cluster as Koordinator's agents and manager have it, and pods that come one by one."""
 
 import functools
 import json
@@ -93,7 +93,10 @@ class _Draws:
     def _takes(self, node: str, containers: list[Json]) -> bool:
         """Whether a node has room for something more; it is taken."""
         free = self._free[node]
-        wanted = {key: int(value.removesuffix("Gi")) for key, value in containers[0]["resources"]["requests"].items()}
+        wanted = {
+            key: int(value.removesuffix("Gi"))
+            for key, value in containers[0]["resources"]["requests"].items()
+        }
         if any(value > free[key] for key, value in wanted.items()):
             return False
         for key, value in wanted.items():
@@ -171,7 +174,9 @@ class _Draws:
             )
         if self._chance(15):
             ratio = rng.choice((1.2, 1.5, 2))
-            node_meta["annotations"]["node.koordinator.sh/resource-amplification-ratio"] = json.dumps({"cpu": ratio})
+            node_meta["annotations"]["node.koordinator.sh/resource-amplification-ratio"] = json.dumps(
+                {"cpu": ratio}
+            )
         zones = []
         for number in range(numa_nodes):
             amounts = {"cpu": str(cores // numa_nodes), "memory": f"{4 * cores // numa_nodes}Gi"}
@@ -242,7 +247,12 @@ class _Draws:
 
     def _place(self, minor: int, count: int) -> Json:
         half = 2 * minor // count
-        return {"socketID": half, "nodeID": half, "pcieID": str(4 * minor // count), "busID": f"0000:{minor:02x}:00.0"}
+        return {
+            "socketID": half,
+            "nodeID": half,
+            "pcieID": str(4 * minor // count),
+            "busID": f"0000:{minor:02x}:00.0",
+        }
 
     def _metric(self, name: str) -> None:
         rng = self._rng
@@ -269,9 +279,16 @@ class _Draws:
                 "nodeUsage": usage(base),
                 "systemUsage": usage(0.05),
                 "aggregatedNodeUsages": [
-                    {"duration": "5m0s", "usage": {key: usage(min(1.0, base * more)) for key, more in
-                     (("p50", 0.9), ("p90", 1.1), ("p95", 1.2), ("p99", 1.3))}}
-                ] if self._chance(70) else [],
+                    {
+                        "duration": "5m0s",
+                        "usage": {
+                            key: usage(min(1.0, base * more))
+                            for key, more in (("p50", 0.9), ("p90", 1.1), ("p95", 1.2), ("p99", 1.3))
+                        },
+                    }
+                ]
+                if self._chance(70)
+                else [],
             },
             "podsMetric": pods,
         }
@@ -280,7 +297,9 @@ class _Draws:
                 "apiVersion": "slo.koordinator.sh/v1alpha1",
                 "kind": "NodeMetric",
                 "metadata": {"name": name},
-                "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60, "aggregateDurationSeconds": 300}},
+                "spec": {
+                    "metricCollectPolicy": {"reportIntervalSeconds": 60, "aggregateDurationSeconds": 300}
+                },
                 "status": status,
             }
         )
@@ -352,7 +371,10 @@ class _Draws:
         found = rng.choice(
             (
                 {"koordinator.sh/gpu": rng.choice(("30", "50", "100", "200"))},
-                {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": rng.choice(("50", "30"))},
+                {
+                    "koordinator.sh/gpu-core": "50",
+                    "koordinator.sh/gpu-memory-ratio": rng.choice(("50", "30")),
+                },
                 {"koordinator.sh/gpu-core": "20", "koordinator.sh/gpu-memory": rng.choice(("8Gi", "20Gi"))},
                 {"nvidia.com/gpu": rng.choice(("1", "2", "4"))},
                 {"koordinator.sh/gpu-memory": "40Gi"},

@@ -37,14 +37,24 @@ def differences(ask: Ask, name: str, seed: int) -> list[str]:
 
 
 def _scores_devices_on_purpose(pod: Json, question: Json) -> bool:
-    """DeviceShare of the original scores a node by what the nominated reservation holds, 0 where that is nothing."""
-    asks = any("gpu" in name or "rdma" in name for name in pod["spec"]["containers"][0]["resources"]["requests"])
+    """DeviceShare of the original scores a node by what the nominated reservation holds, 0 where that is nothing, and
+    under a NUMA policy by the devices of the NUMA nodes that were chosen."""
+    policies = [
+        labels.NODE_NUMA_TOPOLOGY_POLICY in each["metadata"].get("labels", {}) for each in question["objects"]
+    ]
+    if any(policies) or labels.NUMA_TOPOLOGY_SPEC in pod["metadata"]["annotations"]:
+        return _asks_devices(pod)
     owners = [
         each["spec"]["owners"][0]["labelSelector"]["matchLabels"]["app"]
         for each in question["objects"]
         if each["kind"] == "Reservation"
     ]
-    return asks and pod["metadata"]["labels"]["app"] in owners
+    return _asks_devices(pod) and pod["metadata"]["labels"]["app"] in owners
+
+
+def _asks_devices(pod: Json) -> bool:
+    names = pod["spec"]["containers"][0]["resources"]["requests"]
+    return any("gpu" in name or "rdma" in name for name in names)
 
 
 class _Used:
@@ -92,7 +102,7 @@ class _Used:
         for name, text in pod["spec"]["containers"][0]["resources"]["requests"].items():
             if name in left:
                 left[name] -= _number(text)
-        return any(amount < 0 for amount in left.values())
+        return any(amount < 0 for amount in left.values()) or bool(left and _asks_devices(pod))
 
 
 def _number(text: str) -> int:

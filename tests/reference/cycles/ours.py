@@ -15,7 +15,6 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
-from koordinator.scheduler.engine.post_filter import KeptFree
 from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugin.handle import Watch
 from koordinator.scheduler.plugin.status import PodPatch, Status
@@ -85,7 +84,9 @@ class _Cycles:
                 owner = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
                 status = {**body["status"], "phase": "Succeeded", "currentOwners": [owner]}
                 for watch in self._watches("Reservation"):
-                    old, new = (from_builtins(each, watch.view) for each in (body, {**body, "status": status}))
+                    old, new = (
+                        from_builtins(each, watch.view) for each in (body, {**body, "status": status})
+                    )
                     watch.on_update(old, new)
 
     def _pod(self, body: Json) -> Pod:

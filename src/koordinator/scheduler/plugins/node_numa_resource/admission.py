@@ -164,8 +164,8 @@ class NUMAPodTerms(msgspec.Struct, frozen=True, eq=False):
     """Whether zones decide; else the whole machine does."""
 
     def check(self, usage: BoundCPUUsage | None, cpu_ratio: float) -> Status:
-        """Return what keeps the pod from a node before its free CPUs and NUMA nodes are looked at. No `usage`: amplified
-        CPU is none of the question."""
+        """Return what keeps the pod from a node before its free CPUs and NUMA nodes are looked at; without `usage`
+        amplified CPU is not compared."""
         if self.status.is_success and usage is not None:
             binds_cpus = self.binding.binds_cpus
             status = policy.check_amplified(self.plan.cpu_milli, binds_cpus, usage, cpu_ratio)

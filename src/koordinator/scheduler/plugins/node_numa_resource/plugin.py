@@ -253,9 +253,9 @@ class NodeNUMAResource(
         use: ReservedNode | None = None,
         choice: ReservationChoice | None = None,
     ) -> NUMAPlacement:
-        """Return what the pod would get on a node, or why nothing. `is_filtered`: Filter has compared amplified CPU,
-        which counts the pod by now, and the reservation that it uses; `use`: that reservation; `choice`: the same for
-        the other plugins."""
+        """Return what the pod would get on a node, or why nothing. `is_filtered`: Filter compares amplified CPU, which
+        counts the pod by now or the reservation that it uses; `use`: that reservation; `choice`: the same for the other
+        plugins."""
         record = self.books.at(row)
         others = [
             OtherHints(
@@ -423,11 +423,11 @@ class NodeNUMAResource(
         if use is None and not is_joint and whole is record.node_allocation:
             return SUCCESS  # it is as Filter saw it
         use, choice = use or ReservedNode(whole), ReservationChoice(reservation)
-        return self.trial(state, pod, row, use=use, choice=choice).status
+        return self.trial(state, pod, row, is_filtered=True, use=use, choice=choice).status
 
     def filter_pre_allocation(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
         use = self._use(pod, row, None) if not state.plan.status.is_skip else None
-        return self.trial(state, pod, row, use=use).status if use is not None else SUCCESS
+        return self.trial(state, pod, row, is_filtered=True, use=use).status if use is not None else SUCCESS
 
     async def pre_bind_reservation(
         self, state: NUMAState, reservation: Reservation, node_name: str, patch: PodPatch
