@@ -146,9 +146,17 @@ def _is_woken_by_ours_only(theirs: Seen, ours: Seen, step: Step) -> bool:
     """Return whether ours has placed a pod on news that the other scheduler does not hear.
 
     Lives part there. kube-scheduler's InterPodAffinity is deaf to labels of namespaces, and to what becomes of running
-    pods whose anti-affinity kept it out; koord-scheduler to Reservations that go.
+    pods whose anti-affinity kept it out; koord-scheduler to Reservations that go, and now and then to a taint that went
+    while it had a Reservation in hand.
     """
-    return any(
+    is_left = any(
+        name.startswith("Reservation ")
+        and bodies[0].get("status", {}).get("phase") == "Pending"
+        and ours.get(name, [{}])[0].get("status", {}).get("phase") == "Available"
+        and "untolerated taint" in json.dumps(_conditions(theirs, name))
+        for name, bodies in theirs.items()
+    )
+    return is_left or any(
         (
             step[1:2] in (["Namespace"], ["Reservation"])
             or "existing pods anti-affinity" in json.dumps(_conditions(theirs, name))

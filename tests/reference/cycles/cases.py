@@ -17,6 +17,7 @@ LEFT_OUT = ("Coscheduling", "ElasticQuota", "DynamicResources")
 NAME = koordinator.NAME
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 GPU_MEMORY_GIB = 80
+_SPEC = "scheduling.koordinator.sh/resource-spec"
 
 
 @functools.cache
@@ -27,6 +28,11 @@ def _configuration() -> str:
         point["enabled"] = [each for each in point.get("enabled", ()) if each["name"] not in LEFT_OUT]
     profile["plugins"]["multiPoint"] = {"disabled": [{"name": "DynamicResources"}]}
     return json.dumps(found)
+
+
+def _args(plugin: str, args: Json) -> Json:
+    meta = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": f"{plugin}Args"}
+    return {"name": plugin, "args": meta | args}
 
 
 def question_of(name: str, seed: int, now_s: float) -> Json:
@@ -41,6 +47,9 @@ class _Draws:
         self._objects: list[Json] = []
         self._free: dict[str, dict[str, int]] = {}
         """By node: what pods and reservations of the beginning may still take."""
+        self._cpus: dict[str, list[int]] = {}
+        self._gpus: dict[str, list[int]] = {}
+        """By node: CPUs, and minors of whole cards, that nobody holds."""
 
     def _has(self, name: str) -> bool:
         return self._name in (name, "all")
@@ -57,6 +66,7 @@ class _Draws:
         for number in range(self._rng.randint(0, 6)):
             pod = self._pod(f"old-{number}", is_new=False)
             if self._takes(pod["spec"]["nodeName"], pod["spec"]["containers"]):
+                self._hold(pod["spec"]["nodeName"], pod["metadata"], pod["spec"]["containers"])
                 self._objects.append({"apiVersion": "v1", "kind": "Pod", **pod})
         if self._has("load"):
             for name in self._nodes:
@@ -88,6 +98,21 @@ class _Draws:
                     "scoreAggregationType": rng.choice(("p95", "p99")),
                     "scoreAggregatedDuration": "5m0s",
                 }
+        if self._has("cpus") and self._chance(50):
+            weights = [{"name": "cpu", "weight": rng.choice((1, 3))}, {"name": "memory", "weight": 1}]
+            strategy = {"type": rng.choice(("LeastAllocated", "MostAllocated")), "resources": weights}
+            numa = {
+                "defaultCPUBindPolicy": rng.choice(("FullPCPUs", "SpreadByPCPUs")),
+                "scoringStrategy": strategy,
+                "numaScoringStrategy": strategy,
+            }
+            profile["pluginConfig"].append(_args("NodeNUMAResource", numa))
+        if self._has("gpus") and self._chance(40):
+            names = ("koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu-core", "koordinator.sh/rdma")
+            weights = [{"name": each, "weight": rng.choice((1, 2))} for each in names if self._chance(70)]
+            strategy = {"type": rng.choice(("LeastAllocated", "MostAllocated")), "resources": weights}
+            if weights:
+                profile["pluginConfig"].append(_args("DeviceShare", {"scoringStrategy": strategy}))
         return found
 
     def _takes(self, node: str, containers: list[Json]) -> bool:
@@ -103,6 +128,25 @@ class _Draws:
             free[key] -= value
         return True
 
+    def _hold(self, node: str, meta: Json, containers: list[Json]) -> None:
+        """Give CPUs and a card to who asks for them, or may."""
+        resources = containers[0]["resources"]
+        cpus, gpus = self._cpus.get(node, []), self._gpus.get(node, [])
+        count = int(resources["requests"].get("cpu", "0"))
+        is_bound = meta["labels"].get("koordinator.sh/qosClass") == "LSR" and count <= len(cpus)
+        if is_bound and meta["annotations"].get(_SPEC):
+            held = ",".join(str(cpus.pop(0)) for _ in range(count))
+            meta["annotations"]["scheduling.koordinator.sh/resource-status"] = json.dumps({"cpuset": held})
+        if gpus and self._chance(40):
+            asked = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+            if not self._takes(node, [{"resources": {"requests": asked}}]):
+                return
+            for part in ("requests", "limits"):
+                resources[part] = {**resources[part], **asked}
+            amounts = {**asked, "koordinator.sh/gpu-memory": f"{GPU_MEMORY_GIB}Gi"}
+            found = {"gpu": [{"minor": gpus.pop(0), "resources": amounts}]}
+            meta["annotations"]["scheduling.koordinator.sh/device-allocated"] = json.dumps(found)
+
     # Nodes
 
     def _node(self, name: str) -> Json:
@@ -115,7 +159,6 @@ class _Draws:
             BATCH_CPU: str(cores * rng.choice((0, 250, 500))),
             BATCH_MEMORY: f"{cores}Gi",
         }
-        self._free[name] = {key: int(value.removesuffix("Gi")) for key, value in allocatable.items()}
         meta: Json = {
             "name": name,
             "uid": name,
@@ -126,6 +169,12 @@ class _Draws:
             self._topology(name, cores, meta)
         if self._has("gpus") and self._chance(80):
             allocatable |= self._devices(name)
+        self._free[name] = {key: int(value.removesuffix("Gi")) for key, value in allocatable.items()}
+        if self._chance(15):
+            kept = rng.choice(({"resources": {"cpu": "1", "memory": "2Gi"}}, {"reservedCPUs": "0-1"}))
+            meta["annotations"]["node.koordinator.sh/reservation"] = json.dumps(kept)
+            self._free[name]["cpu"] -= 2
+            self._free[name]["memory"] -= 2
         spec: Json = {}
         if self._chance(10):
             spec["taints"] = [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]
@@ -144,6 +193,7 @@ class _Draws:
         rng = self._rng
         numa_nodes = rng.choice((1, 2, 2))
         threads = rng.choice((1, 2, 2))
+        self._cpus[name] = list(range(2, cores))
         detail = []
         for cpu in range(cores):
             core = cpu // threads
@@ -214,7 +264,8 @@ class _Draws:
                     "topology": self._place(minor, count),
                 }
             )
-        healthy = sum(each["health"] for each in devices)
+        self._gpus[name] = [each["minor"] for each in devices if each["health"]]
+        healthy = len(self._gpus[name])
         found = {
             "koordinator.sh/gpu-core": str(100 * healthy),
             "koordinator.sh/gpu-memory": f"{GPU_MEMORY_GIB * healthy}Gi",
@@ -328,15 +379,23 @@ class _Draws:
         limits = dict(requests) if kind in ("LSR", "BE") or self._chance(50) else {}
         if kind != "none":
             meta["labels"]["koordinator.sh/qosClass"] = kind
+        if self._has("cpus"):
+            self._bind_cpus(kind, meta)
         if is_new:
-            if self._has("cpus"):
-                self._bind_cpus(kind, meta)
             if self._has("gpus") and kind != "BE" and self._chance(60):
                 devices = self._asked_devices()
+                if "koordinator.sh/rdma" in devices and self._chance(50):
+                    joint: Json = {"deviceTypes": ["gpu", "rdma"]}
+                    if self._chance(50):
+                        joint["requiredScope"] = "SamePCIe"
+                    meta["annotations"]["scheduling.koordinator.sh/device-joint-allocate"] = json.dumps(joint)
                 requests |= devices
                 limits |= devices
             if self._chance(10):
                 spec["nodeSelector"] = {"pool": rng.choice("ab")}
+            if self._has("reservations") and self._chance(25):
+                wanted = rng.choice(({}, {"name": "reservation-0"}, {"reservationSelector": {"tier": "a"}}))
+                meta["annotations"]["scheduling.koordinator.sh/reservation-affinity"] = json.dumps(wanted)
             if self._chance(10):
                 spec["tolerations"] = [{"key": "dedicated", "operator": "Exists"}]
         else:
@@ -359,7 +418,7 @@ class _Draws:
             found = {"requiredCPUBindPolicy": policy}
             if self._chance(25):
                 found["preferredCPUExclusivePolicy"] = rng.choice(("PCPULevel", "NUMANodeLevel"))
-            meta["annotations"]["scheduling.koordinator.sh/resource-spec"] = json.dumps(found)
+            meta["annotations"][_SPEC] = json.dumps(found)
         if self._chance(15):
             policy = rng.choice(("SingleNUMANode", "Restricted"))
             meta["annotations"]["scheduling.koordinator.sh/numa-topology-spec"] = json.dumps(
@@ -407,7 +466,22 @@ class _Draws:
         node = rng.choice(self._nodes)
         if not self._takes(node, spec["template"]["spec"]["containers"]):
             return
-        meta: Json = {"name": name, "uid": uid, "labels": {}, "creationTimestamp": self._ago(500)}
+        marks = {"tier": rng.choice("ab")}
+        if self._chance(50):
+            marks["koordinator.sh/qosClass"] = "LSR"
+        meta: Json = {
+            "name": name,
+            "uid": uid,
+            "labels": marks,
+            "annotations": {_SPEC: json.dumps({"requiredCPUBindPolicy": "FullPCPUs"})},
+            "creationTimestamp": self._ago(500),
+        }
+        if not any(
+            each["status"].get("nodeName") == node for each in self._objects if each["kind"] == "Reservation"
+        ):
+            # The original gives owners CPUs of any reservation that they match.
+            self._hold(node, meta, spec["template"]["spec"]["containers"])
+        requests = spec["template"]["spec"]["containers"][0]["resources"]["requests"]
         self._objects.append(
             {
                 "apiVersion": "scheduling.koordinator.sh/v1alpha1",

@@ -21,12 +21,16 @@ def differences(ask: Ask, name: str, seed: int) -> list[str]:
     question = cases.question_of(name, seed, now_s)
     theirs, used = answer_of(ask, AREA, question), _Used(question)
     for pod, one, other in zip(question["pods"], theirs, ours.answer(question, now_s), strict=True):
-        if _scores_devices_on_purpose(pod, question):
+        if _is_chosen_otherwise(pod, one, question):
+            break
+        for plugin in _scored_on_purpose(pod, question):
             for answer in (one, other):
                 for scores in answer["scores"].values():
-                    scores.pop("DeviceShare", None)
+                    scores.pop(plugin, None)
             if one["node"] != other["node"]:
-                break
+                return []
+        if labels.RESERVATION_AFFINITY in pod["metadata"]["annotations"]:
+            _leave_out(one, other)
         if lines := list(_unlike(one, other)):
             if used.are_alike(pod, one, other):
                 break
@@ -36,20 +40,58 @@ def differences(ask: Ask, name: str, seed: int) -> list[str]:
     return []
 
 
-def _scores_devices_on_purpose(pod: Json, question: Json) -> bool:
-    """DeviceShare of the original scores a node by what the nominated reservation holds, 0 where that is nothing, and
-    under a NUMA policy by the devices of the NUMA nodes that were chosen."""
-    policies = [
-        labels.NODE_NUMA_TOPOLOGY_POLICY in each["metadata"].get("labels", {}) for each in question["objects"]
-    ]
-    if any(policies) or labels.NUMA_TOPOLOGY_SPEC in pod["metadata"]["annotations"]:
-        return _asks_devices(pod)
-    owners = [
-        each["spec"]["owners"][0]["labelSelector"]["matchLabels"]["app"]
+def _leave_out(theirs: Json, ours: Json) -> None:
+    """Take for equal that a node without a reservation for a pod that requires one is refused by Filter, and not left
+    out by PreFilter: any refusal of ours will do there."""
+    if (theirs["preFilter"] or {}).get("plugin") == "Reservation":
+        theirs["preFilter"], theirs["nodes"] = None, dict.fromkeys(ours["nodes"], _LEFT_OUT)
+    for name, verdict in theirs["nodes"].items():
+        if verdict["reasons"] == _LEFT_OUT["reasons"] and ours["nodes"][name]["code"] != "Success":
+            theirs["nodes"][name] = ours["nodes"][name]
+
+
+_LEFT_OUT = {"code": "", "reasons": ["node(s) didn't satisfy plugin(s) [Reservation]"], "plugin": ""}
+
+
+def _own_reservations(pod: Json, question: Json) -> list[Json]:
+    app = pod["metadata"]["labels"]["app"]
+    return [
+        each
         for each in question["objects"]
         if each["kind"] == "Reservation"
+        and each["spec"]["owners"][0]["labelSelector"]["matchLabels"]["app"] == app
     ]
-    return _asks_devices(pod) and pod["metadata"]["labels"]["app"] in owners
+
+
+def _is_chosen_otherwise(pod: Json, theirs: Json, question: Json) -> bool:
+    """Whether pods go their own ways from here on, by what docs/deliberate-differences.md says.
+
+    In the original a pod takes reserved devices without using the reservation; and for a pod that wants NUMA nodes for
+    itself, CPUs of a reservation that it may use count as somebody else's.
+    """
+    held = [each["metadata"]["annotations"] for each in _own_reservations(pod, question)]
+    takes = _asks_devices(pod) and not _taken(theirs)
+    return (takes and any(labels.DEVICE_ALLOCATED in each for each in held)) or (
+        labels.NUMA_TOPOLOGY_SPEC in pod["metadata"]["annotations"]
+        and any(labels.RESOURCE_STATUS in each for each in held)
+    )
+
+
+def _scored_on_purpose(pod: Json, question: Json) -> Iterator[str]:
+    """Plugins whose scores differ by what docs/deliberate-differences.md says.
+
+    DeviceShare of the original scores a node by what the nominated reservation holds, 0 where that is nothing, and
+    under a NUMA policy by the devices of the NUMA nodes that were chosen. NodeNUMAResource counts CPUs that a pod would
+    get of its reservation twice.
+    """
+    own = _own_reservations(pod, question)
+    if any(labels.RESOURCE_STATUS in each["metadata"]["annotations"] for each in own):
+        yield "NodeNUMAResource"
+    has_policy = labels.NUMA_TOPOLOGY_SPEC in pod["metadata"]["annotations"] or any(
+        labels.NODE_NUMA_TOPOLOGY_POLICY in each["metadata"].get("labels", {}) for each in question["objects"]
+    )
+    if _asks_devices(pod) and (own or has_policy):
+        yield "DeviceShare"
 
 
 def _asks_devices(pod: Json) -> bool:
@@ -138,8 +180,13 @@ def _comparable(answer: Json) -> Json:
         for node, scores in answer["scores"].items()
     }
     found["nodes"] = {
-        # NodeResourcesFit names extended resources in the order of a map.
-        node: {**verdict, "reasons": sorted(verdict["reasons"])}
+        # NodeResourcesFit names extended resources in the order of a map; for a pod that has reservations, the plugin
+        # Reservation tells what NodeNUMAResource says.
+        node: {
+            **verdict,
+            "reasons": sorted(verdict["reasons"]),
+            "plugin": verdict["plugin"].replace("Reservation", "NodeNUMAResource"),
+        }
         for node, verdict in answer["nodes"].items()
     }
     for path in ("annotations", "labels"):

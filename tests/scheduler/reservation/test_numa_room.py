@@ -176,3 +176,24 @@ def test_an_owner_binds_cpus_where_only_its_reservation_has_amplified_cpu_left()
         assert '"room"' in used_by(world, "web-0")
 
     play(story)
+
+
+def test_a_restricted_reservation_of_cpus_alone_leaves_amounts_of_numa_nodes_open() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        await world.settle()
+        world.api.put("Reservation", room("room", "4", allocatePolicy="Restricted"))
+        await world.settle(1)
+        assert status_of(world, "room")["phase"] == "Available"
+
+        body = owner("web-0", "2")
+        body["metadata"]["annotations"]["scheduling.koordinator.sh/numa-topology-spec"] = (
+            '{"numaTopologyPolicy": "SingleNUMANode"}'
+        )
+        world.api.put("Pod", body)
+        await world.settle(1)
+        assert '"room"' in used_by(world, "web-0")
+        assert cpus_of(named(world, "Pod", "web-0")) <= cpus_of(named(world, "Reservation", "room"))
+
+    play(story)
