@@ -11,7 +11,7 @@ from tests.real.lives import koordinator
 Json = dict[str, Any]
 
 NAMES = ("load", "cpus", "gpus", "reservations", "all")
-"""Kinds of clusters; `all` has everything that the others have."""
+"""Kinds of clusters; `all` has most of what the others have."""
 LEFT_OUT = ("Coscheduling", "ElasticQuota", "DynamicResources")
 """Plugins that have their own questions: what they say is the same for all nodes."""
 NAME = koordinator.NAME
@@ -42,7 +42,8 @@ def question_of(name: str, seed: int, now_s: float) -> Json:
 
 class _Draws:
     def __init__(self, name: str, rng: random.Random, now_s: float) -> None:
-        self._name, self._rng, self._now_s = name, rng, now_s
+        self._rng, self._now_s = rng, now_s
+        self._parts = [each for each in NAMES[:-1] if rng.random() < 0.8] if name == "all" else [name]
         self._nodes = [f"node-{number}" for number in range(rng.randint(1, 5))]
         self._objects: list[Json] = []
         self._free: dict[str, dict[str, int]] = {}
@@ -52,7 +53,7 @@ class _Draws:
         """By node: CPUs, and minors of whole cards, that nobody holds."""
 
     def _has(self, name: str) -> bool:
-        return self._name in (name, "all")
+        return name in self._parts
 
     def _chance(self, percent: int) -> bool:
         return self._rng.random() * 100 < percent
@@ -73,9 +74,19 @@ class _Draws:
                 self._metric(name)
         if self._has("reservations"):
             for number in range(self._rng.randint(1, 4)):
-                self._reservation(number)
-        pods = [self._pod(f"pod-{number}") for number in range(self._rng.randint(2, 8))]
+                found = self._reservation(f"reservation-{number}", self._rng.choice(self._nodes))
+                if found is not None:
+                    self._objects.append(found)
+        pods = [self._new(number) for number in range(self._rng.randint(2, 8))]
         return {"config": self._config(), "objects": self._objects, "pods": pods}
+
+    def _new(self, number: int) -> Json:
+        # A Reservation that it has just placed is load to the original, until it is started anew.
+        if self._has("reservations") and not self._has("load") and self._chance(20):
+            found = self._reservation(f"new-{number}", "")
+            assert found is not None
+            return found
+        return {"kind": "Pod", **self._pod(f"pod-{number}")}
 
     def _config(self) -> Json:
         rng = self._rng
@@ -445,15 +456,17 @@ class _Draws:
 
     # Reservations
 
-    def _reservation(self, number: int) -> None:
+    def _reservation(self, name: str, node: str) -> Json | None:
+        """One that is available on a node, None where that has no room; without a node, one to be placed."""
         rng = self._rng
         cpus = rng.choice((2, 4, 6))
         requests = {"cpu": str(cpus), "memory": "4Gi"}
+        limits = dict(requests)
         spec: Json = {
             "template": {
                 "spec": {
                     "schedulerName": NAME,
-                    "containers": [{"name": "main", "resources": {"requests": requests, "limits": requests}}],
+                    "containers": [{"name": "main", "resources": {"requests": requests, "limits": limits}}],
                 }
             },
             "owners": [{"labelSelector": {"matchLabels": {"app": rng.choice(("web", "db"))}}}],
@@ -462,40 +475,41 @@ class _Draws:
         }
         if self._chance(60):
             spec["allocatePolicy"] = rng.choice(("Aligned", "Restricted"))
-        name, uid = f"reservation-{number}", f"reservation-{number}"
-        node = rng.choice(self._nodes)
-        if not self._takes(node, spec["template"]["spec"]["containers"]):
-            return
+        if node and not self._takes(node, spec["template"]["spec"]["containers"]):
+            return None
         marks = {"tier": rng.choice("ab")}
         if self._chance(50):
             marks["koordinator.sh/qosClass"] = "LSR"
         meta: Json = {
             "name": name,
-            "uid": uid,
+            "uid": name,
             "labels": marks,
             "annotations": {_SPEC: json.dumps({"requiredCPUBindPolicy": "FullPCPUs"})},
             "creationTimestamp": self._ago(500),
         }
-        if not any(
-            each["status"].get("nodeName") == node for each in self._objects if each["kind"] == "Reservation"
-        ):
+        found = {
+            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+            "kind": "Reservation",
+            "metadata": meta,
+            "spec": spec,
+            "status": {},
+        }
+        if not node:
+            if self._has("gpus") and self._chance(40):
+                for part in (requests, limits):
+                    part |= {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+            return found
+        others = (each for each in self._objects if each["kind"] == "Reservation")
+        if not any(each["status"]["nodeName"] == node for each in others):
             # The original gives owners CPUs of any reservation that they match.
             self._hold(node, meta, spec["template"]["spec"]["containers"])
-        requests = spec["template"]["spec"]["containers"][0]["resources"]["requests"]
-        self._objects.append(
-            {
-                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-                "kind": "Reservation",
-                "metadata": meta,
-                "spec": spec,
-                "status": {
-                    "phase": "Available",
-                    "nodeName": node,
-                    "allocatable": requests,
-                    "conditions": [
-                        {"type": "Scheduled", "status": "True", "reason": "Scheduled"},
-                        {"type": "Ready", "status": "True", "reason": "Available"},
-                    ],
-                },
-            }
-        )
+        found["status"] = {
+            "phase": "Available",
+            "nodeName": node,
+            "allocatable": spec["template"]["spec"]["containers"][0]["resources"]["requests"],
+            "conditions": [
+                {"type": "Scheduled", "status": "True", "reason": "Scheduled"},
+                {"type": "Ready", "status": "True", "reason": "Available"},
+            ],
+        }
+        return found

@@ -19,8 +19,10 @@ def differences(ask: Ask, name: str, seed: int) -> list[str]:
     """One line each, up to the first pod about which they differ."""
     now_s = float(int(time.time()))
     question = cases.question_of(name, seed, now_s)
+    pods = list(question["pods"])
     theirs, used = answer_of(ask, AREA, question), _Used(question)
-    for pod, one, other in zip(question["pods"], theirs, ours.answer(question, now_s), strict=True):
+    for body, one, other in zip(pods, theirs, ours.answer(question, now_s), strict=True):
+        pod = _pod_of(body)
         if _is_chosen_otherwise(pod, one, question):
             break
         for plugin in _scored_on_purpose(pod, question):
@@ -35,7 +37,9 @@ def differences(ask: Ask, name: str, seed: int) -> list[str]:
             if used.are_alike(pod, one, other):
                 break
             return [f"{pod['metadata']['name']}: {line}" for line in lines]
-        if used.are_exceeded_by(pod, one):
+        if body["kind"] == "Reservation":
+            used.add(body, one["node"])
+        elif used.are_exceeded_by(pod, one):
             break
     return []
 
@@ -99,6 +103,13 @@ def _asks_devices(pod: Json) -> bool:
     return any("gpu" in name or "rdma" in name for name in names)
 
 
+def _pod_of(body: Json) -> Json:
+    """The pod itself, or one like that of a Reservation, which is nobody's owner."""
+    if body["kind"] == "Pod":
+        return body
+    return {"metadata": {**body["metadata"], "labels": {"app": ""}}, "spec": body["spec"]["template"]["spec"]}
+
+
 class _Used:
     """What owners use of reservations.
 
@@ -107,19 +118,20 @@ class _Used:
     """
 
     def __init__(self, question: Json) -> None:
-        self._of_node = {
-            each["metadata"]["uid"]: each["status"]["nodeName"]
-            for each in question["objects"]
-            if each["kind"] == "Reservation"
-        }
-        self._whole = {
-            each["metadata"]["uid"]: {
-                name: _number(text) for name, text in each["status"]["allocatable"].items()
-            }
-            for each in question["objects"]
-            if each["kind"] == "Reservation"
-        }
-        self._left = {uid: dict(amounts) for uid, amounts in self._whole.items()}
+        self._of_node: dict[str, str] = {}
+        self._whole: dict[str, dict[str, int]] = {}
+        self._left: dict[str, dict[str, int]] = {}
+        for each in question["objects"]:
+            if each["kind"] == "Reservation":
+                self.add(each, each["status"]["nodeName"])
+
+    def add(self, reservation: Json, node: str) -> None:
+        """Note a Reservation on a node."""
+        uid = reservation["metadata"]["uid"]
+        requests = reservation["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+        self._of_node[uid] = node
+        self._whole[uid] = {name: _number(text) for name, text in requests.items()}
+        self._left[uid] = dict(self._whole[uid])
 
     def are_alike(self, pod: Json, theirs: Json, ours: Json) -> bool:
         """Whether the answers only name different reservations, which the pod makes as full."""

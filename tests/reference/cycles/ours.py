@@ -11,6 +11,7 @@ from koordinator.api import labels, normalization
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.reservation import Reservation
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
@@ -19,6 +20,7 @@ from koordinator.scheduler.engine.results import Placed
 from koordinator.scheduler.plugin.handle import Watch
 from koordinator.scheduler.plugin.status import PodPatch, Status
 from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.reservation import objects
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.simulate.dump import DumpActions
@@ -76,6 +78,14 @@ class _Cycles:
                 watch.on_update(self._pod(old), pod)
         self._table.assign(PodInfo.of(pod, self._table.registry), pod.spec.node_name)
 
+    def _available(self, old: Json, new: Json, node: str) -> None:
+        """Note that a Reservation is on its node now, as its Bind plugin writes it."""
+        requests = new["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+        new["status"] = {"phase": "Available", "nodeName": node, "allocatable": requests}
+        self._question["objects"].append(new)
+        for watch in self._watches("Reservation"):
+            watch.on_update(from_builtins(old, watch.view), from_builtins(new, watch.view))
+
     def _end_reservation(self, pod: Json) -> None:
         """Do what the controller does to a Reservation for one pod."""
         taken = json.loads(pod["metadata"]["annotations"].get(labels.RESERVATION_ALLOCATED, "{}")).get("uid")
@@ -105,13 +115,7 @@ class _Cycles:
             "annotations": None,
             "labels": None,
         }
-        pod, profile, cycle = (
-            PodInfo.of(self._pod(body), self._table.registry),
-            self._profile,
-            self._engine.cycle,
-        )
-        for watch in self._watches("Pod"):
-            watch.on_add(pod.pod)
+        pod, profile, cycle = self._entered(body), self._profile, self._engine.cycle
         key = profile.class_key(pod)
         profile.refresh(self._now_s)
         evaluation = self._engine.cache.evaluate(profile, pod, key)
@@ -130,6 +134,18 @@ class _Cycles:
             found["scores"] = self._scores(evaluation, rows)
             found |= self._placed(body, pod, found["scores"])
         return found
+
+    def _entered(self, body: Json) -> PodInfo:
+        """The pod, or that of a Reservation, as the queue has it."""
+        if body["kind"] == "Reservation":
+            reservation = from_builtins(body, Reservation)
+            for watch in self._watches("Reservation"):
+                watch.on_add(reservation)
+            return PodInfo.of(objects.reserve_pod(reservation), self._table.registry)
+        pod = self._pod(body)
+        for watch in self._watches("Pod"):
+            watch.on_add(pod)
+        return PodInfo.of(pod, self._table.registry)
 
     def _scores(self, evaluation: Evaluation, rows: Rows) -> dict[str, dict[str, int]]:
         shares = evaluation.score_shares(rows)
@@ -151,9 +167,12 @@ class _Cycles:
             engine.nominations.remove(pod.uid)
             return {"node": node, "reserved": _verdict(result.status)}
         bound = asyncio.run(self._prepared(body, result))
-        self._bound(body, bound)
         meta = bound["metadata"]
-        self._end_reservation(bound)
+        if body["kind"] == "Reservation":
+            self._available(body, bound, result.node_name)
+        else:
+            self._bound(body, bound)
+            self._end_reservation(bound)
         return {
             "node": result.node_name,
             "annotations": meta.get("annotations", {}),
@@ -163,10 +182,17 @@ class _Cycles:
     async def _prepared(self, body: Json, placed: Placed) -> Json:
         """The pod as it is bound."""
         patch, states = PodPatch(), placed.evaluation.states
-        for plugin in self._profile.pre_binds:
-            status = await plugin.pre_bind(states[plugin.name], placed.pod, placed.node_name, patch)
-            assert status.is_success or status.is_skip, status
-        bound = copy.deepcopy(body)
+        bound, node = copy.deepcopy(body), placed.node_name
+        if body["kind"] == "Reservation":
+            reservation = from_builtins(body, Reservation)
+            for each in self._profile.extensions.reservation_pre_binds:
+                status = await each.pre_bind_reservation(states[each.name], reservation, node, patch)
+                assert status.is_success or status.is_skip, status
+        else:
+            for plugin in self._profile.pre_binds:
+                status = await plugin.pre_bind(states[plugin.name], placed.pod, node, patch)
+                assert status.is_success or status.is_skip, status
+            bound["spec"]["nodeName"] = node
         for part, changes in (("annotations", patch.annotations), ("labels", patch.labels)):
             held = bound["metadata"].setdefault(part, {})
             for name, value in changes.items():
@@ -174,7 +200,6 @@ class _Cycles:
                     held.pop(name, None)
                 else:
                     held[name] = value
-        bound["spec"]["nodeName"] = placed.node_name
         return bound
 
 

@@ -63,7 +63,7 @@ import (
 type cyclesQuestion struct {
 	Config  json.RawMessage   `json:"config"`
 	Objects []json.RawMessage `json:"objects"`
-	Pods    []*corev1.Pod     `json:"pods"`
+	Pods    []json.RawMessage `json:"pods"`
 }
 
 type verdict struct {
@@ -316,33 +316,82 @@ func cycles(given cyclesQuestion) (any, error) {
 	extender := extenders.GetExtender(profile.SchedulerName)
 	extender.SetConfiguredPlugins(run.ListPlugins())
 	answers := []*cycleAnswer{}
-	for _, pod := range given.Pods {
-		if _, err := kubeClient.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	for _, text := range given.Pods {
+		var meta metav1.TypeMeta
+		if err := json.Unmarshal(text, &meta); err != nil {
 			return nil, err
 		}
-		w.kinds["Pod"].set(pod.DeepCopy())
-		w.look()
-		answer, err := cycle(ctx, extender, w, pod)
+		var answer *cycleAnswer
+		if meta.Kind == "Reservation" {
+			answer, err = w.placeReservation(ctx, extender, koordClient, text)
+		} else {
+			answer, err = w.placePod(ctx, extender, kubeClient, text)
+		}
 		if err != nil {
 			return nil, err
 		}
 		answers = append(answers, answer)
-		if answer.Node == "" || answer.Annotations == nil {
-			continue
-		}
-		bound, err := kubeClient.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		bound = bound.DeepCopy()
-		answer.Annotations, answer.Labels = bound.Annotations, bound.Labels
-		bound.Spec.NodeName = answer.Node
-		bound.Status.Conditions = []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
-		w.kinds["Pod"].set(bound)
-		w.endReservation(bound)
 	}
 	return answers, nil
+}
+
+func (w *world) placePod(ctx context.Context, run frameworkext.FrameworkExtender, client kubernetes.Interface, text []byte) (*cycleAnswer, error) {
+	pod := &corev1.Pod{}
+	if err := json.Unmarshal(text, pod); err != nil {
+		return nil, err
+	}
+	pods := client.CoreV1().Pods(pod.Namespace)
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	w.kinds["Pod"].set(pod.DeepCopy())
+	w.look()
+	seen, _, _ := w.kinds["Pod"].indexer.Get(pod)
+	answer, err := cycle(ctx, run, w, seen.(*corev1.Pod).DeepCopy())
+	if err != nil || answer.Annotations == nil {
+		return answer, err
+	}
+	stored, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	bound := stored.DeepCopy()
+	answer.Annotations, answer.Labels = bound.Annotations, bound.Labels
+	bound.Spec.NodeName = answer.Node
+	bound.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+	w.kinds["Pod"].set(bound)
+	w.endReservation(bound)
+	return answer, nil
+}
+
+func (w *world) placeReservation(ctx context.Context, run frameworkext.FrameworkExtender, client koordclient.Interface, text []byte) (*cycleAnswer, error) {
+	reservation := &schedulingv1alpha1.Reservation{}
+	if err := json.Unmarshal(text, reservation); err != nil {
+		return nil, err
+	}
+	reservations := client.SchedulingV1alpha1().Reservations()
+	if _, err := reservations.Create(ctx, reservation, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	w.kinds["Reservation"].set(reservation.DeepCopy())
+	w.look()
+	pod := reservationutil.NewReservePod(reservation)
+	answer, err := cycle(ctx, run, w, pod)
+	if err != nil || answer.Annotations == nil {
+		return answer, err
+	}
+	stored, err := reservations.Get(ctx, reservation.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	bound := stored.DeepCopy()
+	answer.Annotations, answer.Labels = bound.Annotations, bound.Labels
+	if err := reservationutil.SetReservationAvailable(bound, answer.Node); err != nil {
+		return nil, err
+	}
+	w.kinds["Reservation"].set(bound)
+	return answer, nil
 }
 
 // cycle is what a scheduling cycle does, without stopping at enough nodes; of equally good ones the first by name.
@@ -350,7 +399,6 @@ func cycle(ctx context.Context, run frameworkext.FrameworkExtender, w *world, po
 	found := &cycleAnswer{Nodes: map[string]verdict{}, Scores: map[string]map[string]int64{}}
 	state := framework.NewCycleState()
 	frameworkext.InitDiagnosis(state, pod)
-	pod = w.pod(pod)
 	left, status, leftBy := run.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
 		found.PreFilter = verdictOf(status)
@@ -395,14 +443,6 @@ func cycle(ctx context.Context, run frameworkext.FrameworkExtender, w *world, po
 		}
 	}
 	return found, place(ctx, run, state, pod, found)
-}
-
-func (w *world) pod(pod *corev1.Pod) *corev1.Pod {
-	found, is, _ := w.kinds["Pod"].indexer.Get(pod)
-	if !is {
-		panic("no pod " + pod.Name)
-	}
-	return found.(*corev1.Pod).DeepCopy()
 }
 
 func place(ctx context.Context, run frameworkext.FrameworkExtender, state fwk.CycleState, pod *corev1.Pod, found *cycleAnswer) error {
