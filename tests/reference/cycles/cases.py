@@ -46,6 +46,7 @@ class _Draws:
         self._parts = [each for each in NAMES[:-1] if rng.random() < 0.8] if name == "all" else [name]
         self._nodes = [f"node-{number}" for number in range(rng.randint(1, 5))]
         self._objects: list[Json] = []
+        self._count = 0
         self._free: dict[str, dict[str, int]] = {}
         """By node: what pods and reservations of the beginning may still take."""
         self._cpus: dict[str, list[int]] = {}
@@ -386,7 +387,7 @@ class _Draws:
             requests = {BATCH_CPU: str(1000 * cpus), BATCH_MEMORY: "1Gi"}
             spec |= {"priorityClassName": "koord-batch", "priority": 5500}
         elif kind != "none":
-            spec |= {"priorityClassName": "koord-prod", "priority": 9500}
+            spec |= {"priorityClassName": "koord-prod", "priority": rng.choice((9000, 9500, 9500, 9900))}
         limits = dict(requests) if kind in ("LSR", "BE") or self._chance(50) else {}
         if kind != "none":
             meta["labels"]["koordinator.sh/qosClass"] = kind
@@ -412,14 +413,15 @@ class _Draws:
         else:
             spec["nodeName"] = rng.choice(self._nodes)
         spec["containers"] = [{"name": "main", "resources": {"requests": requests, "limits": limits}}]
-        status: Json = {}
+        self._count += 1
+        status: Json = {"startTime": self._ago(1000 - self._count)}  # no two alike: who runs longest is kept
         if not is_new:
             since = self._ago(rng.choice((3, 40, 200, 500)))
             conditions = [
                 {"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
                 {"type": "Initialized", "status": "True", "lastTransitionTime": since},
             ]
-            status = {"phase": "Running", "startTime": since, "conditions": conditions}
+            status |= {"phase": "Running", "conditions": conditions}
         return {"metadata": meta, "spec": spec, "status": status}
 
     def _bind_cpus(self, kind: str, meta: Json) -> None:

@@ -187,6 +187,7 @@ def _parts(path: str, theirs: Any, ours: Any) -> Iterator[str]:
 
 def _comparable(answer: Json) -> Json:
     found = dict(answer)
+    found["victims"] = answer["victims"] or {}
     found["scores"] = {
         node: {plugin: score for plugin, score in scores.items() if score}
         for node, scores in answer["scores"].items()

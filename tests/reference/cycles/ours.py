@@ -16,10 +16,13 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler.config import config
 from koordinator.scheduler.engine.engine import Engine
 from koordinator.scheduler.engine.evaluation import Evaluation
+from koordinator.scheduler.engine.post_filter import CycleDiagnosis, KeptFree
 from koordinator.scheduler.engine.results import Placed
+from koordinator.scheduler.engine.view import View
 from koordinator.scheduler.plugin.handle import Watch
 from koordinator.scheduler.plugin.status import PodPatch, Status
 from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.reservation import objects
 from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.pod_info import PodInfo
@@ -110,6 +113,7 @@ class _Cycles:
             "preFilter": None,
             "nodes": {},
             "scores": {},
+            "victims": None,
             "node": "",
             "reserved": None,
             "annotations": None,
@@ -133,7 +137,21 @@ class _Cycles:
         if rows.size:
             found["scores"] = self._scores(evaluation, rows)
             found |= self._placed(body, pod, found["scores"])
+        elif body["kind"] == "Pod":
+            found["victims"] = self._victims(pod, evaluation, kept_free)
         return found
+
+    def _victims(self, pod: PodInfo, evaluation: Evaluation, kept_free: KeptFree) -> dict[str, list[str]]:
+        """By node: the pods that would have to leave."""
+        [plugin] = [each for each in self._profile.plugins if isinstance(each, DefaultPreemption)]
+        view = View(self._profile, self._table, self._engine.nominations, pod)
+        diagnosis = CycleDiagnosis(view, evaluation, kept_free)
+        rows = self._table.rows[~diagnosis.unresolvable_rows()[self._table.rows]]
+        options = plugin.preemptor.dry_run(pod, rows, diagnosis).options
+        return {
+            each.node_name: sorted(victim.pod.pod.metadata.name for victim in each.candidate().victims)
+            for each in options
+        }
 
     def _entered(self, body: Json) -> PodInfo:
         """The pod, or that of a Reservation, as the queue has it."""

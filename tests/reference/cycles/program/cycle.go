@@ -32,6 +32,7 @@ import (
 	internalcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 	schedruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	kubemetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
@@ -76,6 +77,7 @@ type cycleAnswer struct {
 	PreFilter   *verdict                    `json:"preFilter"`
 	Nodes       map[string]verdict          `json:"nodes"`
 	Scores      map[string]map[string]int64 `json:"scores"`
+	Victims     map[string][]string         `json:"victims"`
 	Node        string                      `json:"node"`
 	Reserved    *verdict                    `json:"reserved"`
 	Annotations map[string]string           `json:"annotations"`
@@ -157,6 +159,7 @@ type world struct {
 	nrt   nrtinformers.SharedInformerFactory
 	kinds map[string]*still
 	fwk.SharedLister
+	preemption *defaultpreemption.DefaultPreemption
 }
 
 var kubeKinds = []runtime.Object{
@@ -293,6 +296,12 @@ func cycles(given cyclesQuestion) (any, error) {
 	}
 	extenders.InitScheduler(frameworkext.NewFakeScheduler())
 	registry := plugins.NewInTreeRegistry()
+	preempting := registry[defaultpreemption.Name]
+	registry[defaultpreemption.Name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		plugin, err := preempting(ctx, args, handle)
+		w.preemption, _ = plugin.(*defaultpreemption.DefaultPreemption)
+		return plugin, err
+	}
 	for name, factory := range map[string]schedruntime.PluginFactory{
 		loadaware.Name: loadaware.New, nodenumaresource.Name: nodenumaresource.New, reservation.Name: reservation.New,
 		deviceshare.Name: deviceshare.New, defaultprebind.Name: defaultprebind.New, fitplus.Name: fitplus.New,
@@ -409,7 +418,7 @@ func cycle(ctx context.Context, run frameworkext.FrameworkExtender, w *world, po
 		return nil, err
 	}
 	sort.Slice(nodes, func(i, j int) bool { return nodes[i].Node().Name < nodes[j].Node().Name })
-	feasible := []fwk.NodeInfo{}
+	feasible, refused := []fwk.NodeInfo{}, []fwk.NodeInfo{}
 	for _, info := range nodes {
 		name := info.Node().Name
 		status := fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", leftBy.UnsortedList()))
@@ -419,9 +428,14 @@ func cycle(ctx context.Context, run frameworkext.FrameworkExtender, w *world, po
 		found.Nodes[name] = *verdictOf(status)
 		if status.IsSuccess() {
 			feasible = append(feasible, info)
+		} else if status.Code() == fwk.Unschedulable {
+			refused = append(refused, info)
 		}
 	}
 	if len(feasible) == 0 {
+		if !reservationutil.IsReservePod(pod) {
+			w.findVictims(ctx, state, pod, refused, found)
+		}
 		return found, nil
 	}
 	if status := run.RunPreScorePlugins(ctx, state, pod, feasible); !status.IsSuccess() {
@@ -443,6 +457,22 @@ func cycle(ctx context.Context, run frameworkext.FrameworkExtender, w *world, po
 		}
 	}
 	return found, place(ctx, run, state, pod, found)
+}
+
+// findVictims says which pods would have to leave each node for this one.
+func (w *world) findVictims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, found *cycleAnswer) {
+	found.Victims = map[string][]string{}
+	for _, info := range nodes {
+		pods, _, status := w.preemption.SelectVictimsOnNode(ctx, state.Clone(), pod, info.Snapshot(), nil)
+		names := []string{}
+		for _, each := range pods {
+			names = append(names, each.Name)
+		}
+		sort.Strings(names)
+		if status.IsSuccess() {
+			found.Victims[info.Node().Name] = names
+		}
+	}
 }
 
 func place(ctx context.Context, run frameworkext.FrameworkExtender, state fwk.CycleState, pod *corev1.Pod, found *cycleAnswer) error {
