@@ -405,7 +405,7 @@ class _Draws:
                 limits |= devices
             if self._chance(10):
                 spec["nodeSelector"] = {"pool": rng.choice("ab")}
-            if self._has("reservations") and self._chance(25):
+            if self._has("reservations") and kind != "BE" and self._chance(25):
                 wanted = rng.choice(({}, {"name": "reservation-0"}, {"reservationSelector": {"tier": "a"}}))
                 meta["annotations"]["scheduling.koordinator.sh/reservation-affinity"] = json.dumps(wanted)
             if self._chance(10):

@@ -79,7 +79,7 @@ def _is_chosen_otherwise(pod: Json, theirs: Json, question: Json) -> bool:
     """Whether pods go their own ways from here on, by what docs/deliberate-differences.md says.
 
     In the original a pod takes reserved devices without using the reservation, or others although it uses it, unless it
-    is Restricted; and for a pod that wants NUMA nodes for itself, CPUs of a reservation that it may use count as somebody
+    is Restricted; and for a pod that wants NUMA nodes for itself, CPUs of a reservation that it may use are somebody
     else's.
     """
     own = _own_reservations(pod, question)

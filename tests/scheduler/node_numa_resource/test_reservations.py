@@ -16,9 +16,9 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
 )
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import (
+    BEYOND_RESERVATION,
     NO_USE,
     NOT_TAKEN_OVER,
-    OUT_OF_SCOPE,
     Held,
     ReservationUse,
     ReservedHoldings,
@@ -105,7 +105,7 @@ def test_reserve_does_not_fall_back_silently() -> None:
 
     six = AllocationRequest({"cpu": 6_000}, 6, "FullPCPUs")
 
-    assert use.allocate(state, six, None).status == OUT_OF_SCOPE
+    assert use.allocate(state, six, None).status == BEYOND_RESERVATION
 
 
 def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> None:

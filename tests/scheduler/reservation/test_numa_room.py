@@ -197,3 +197,22 @@ def test_a_restricted_reservation_of_cpus_alone_leaves_amounts_of_numa_nodes_ope
         assert cpus_of(named(world, "Pod", "web-0")) <= cpus_of(named(world, "Reservation", "room"))
 
     play(story)
+
+
+def test_room_of_a_reservation_that_an_owner_cannot_use_is_not_free_for_it() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        await world.settle()
+        world.api.put("Reservation", room("room", "4", allocatePolicy="Restricted"))
+        world.api.put("Pod", pod("other", cpu="6", qos="LS"))
+        await world.settle(1)
+        assert status_of(world, "room")["phase"] == "Available"
+
+        body = pod("web-0", cpu="8", qos="LSR")
+        body["metadata"]["labels"]["app"] = "web"
+        world.api.put("Pod", body)
+        await world.settle(1)
+        assert "nodeName" not in named(world, "Pod", "web-0")["spec"], "6 of 16 CPUs are free"
+
+    play(story)

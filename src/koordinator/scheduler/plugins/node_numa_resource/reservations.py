@@ -103,7 +103,7 @@ class ReservedHoldings:
 
 
 NOT_TAKEN_OVER = unschedulable("Reservation(s) would not get all CPUs of the pods that it takes over")
-OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")
+BEYOND_RESERVATION = unschedulable("Reservation(s) not enough cpus available to satisfy request")
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
@@ -134,9 +134,11 @@ class ReservationUse(msgspec.Struct, frozen=True):
         found = allocate.allocate(node, request, numa_nodes, self.given_back)
         if not self.is_any or self.is_ignoring:
             return found
-        beyond = found.cpus & ~self.given_back.preferred_cpus
-        if not found.status.is_success or (self.is_restricted and beyond):
-            return Allocation(status=OUT_OF_SCOPE)
+        if not found.status.is_success:
+            reasons = (f"Reservation(s) {reason}" for reason in found.status.reasons)
+            return Allocation(status=unschedulable(*reasons))
+        if self.is_restricted and found.cpus & ~self.given_back.preferred_cpus:
+            return Allocation(status=BEYOND_RESERVATION)
         if request.cpu_count > 0 and self.must_have & ~found.cpus:
             return Allocation(status=NOT_TAKEN_OVER)
         return found
