@@ -1,0 +1,232 @@
+"""Say what questions about what the agent observes must keep to."""
+
+from typing import Any
+
+from koordinator.api import cpuset
+from koordinator.koordlet import metric_kinds
+from koordinator.koordlet.series import LATE_MS_MAX
+from tests.reference.observing import draws
+
+Json = dict[str, Any]
+
+
+def _unique(members: list[Json], *names: str) -> list[Json]:
+    """Those whose every one of these values nobody before has; empty ones may repeat."""
+    kept = []
+    seen: dict[str, set[Any]] = {name: set() for name in names}
+    for each in members:
+        values = {name: each.get(name) for name in names}
+        if not any(values[name] in seen[name] for name in names):
+            kept.append(each)
+            for name in names:
+                seen[name] |= {values[name]} - {None, ""}
+    return kept
+
+
+def _pods(pods: list[Json]) -> list[Json]:
+    """One of a UID, and one of a name, without what a later release counts: amounts of whole pods, and sidecars'."""
+    metas = _unique([pod["metadata"] for pod in pods if "metadata" in pod], "uid", "name")
+    return [_simple(pod) for pod in pods if any(pod.get("metadata") is meta for meta in metas)]
+
+
+def _simple(pod: Json) -> Json:
+    spec = {name: value for name, value in pod.get("spec", {}).items() if name != "resources"}
+    if "initContainers" in spec:
+        spec["initContainers"] = [
+            {name: value for name, value in container.items() if name != "restartPolicy"}
+            for container in spec["initContainers"]
+        ]
+    return {**pod, "spec": spec}
+
+
+def _reclaimable(asked: Json) -> Json | None:
+    """Ages of all, and amounts that are not negative."""
+    pods = _pods(asked["pods"])
+    known = asked["predictions"]
+    peaks = [known["system"], *known.get("classes", {}).values(), *known["pods"].values()]
+    if any(peak["p95"]["cpuMilli"] < 0 or peak["p98"]["memoryBytes"] < 0 for peak in peaks):
+        return None
+    if any("ageSeconds" not in pod or '": "-' in str(pod).replace("'", '"') for pod in pods):
+        return None
+    return {**asked, "pods": pods} if asked["safetyMarginPercent"] >= -100 else None
+
+
+_WINDOWS = ("1m", "5m", "10m", "15m", "30m", "1h", "2h")
+_PARTS = (
+    "nodeUsage",
+    "systemUsage",
+    "aggregatedNodeUsages",
+    "aggregatedSystemUsages",
+    "podsMetric",
+    "hostApplicationMetric",
+)
+
+
+def _node_metric(asked: Json) -> Json | None:
+    """Series with the properties of their kind, whose points the store takes; windows that can be told as they are
+    written; parts that this release reports."""
+    spec = asked.get("nodeMetricSpec") or {}
+    windows = (spec.get("metricCollectPolicy") or {}).get("nodeAggregatePolicy")
+    if windows is not None and (
+        not windows.get("durations") or any(text not in _WINDOWS for text in windows["durations"])
+    ):
+        return None
+    if asked["op"] != "report":
+        return asked
+    series: dict[Any, Json] = {}
+    for each in asked["series"]:
+        properties = each.get("properties", {})
+        if set(properties) == metric_kinds.PROPERTIES[each["kind"]]:
+            key = (each["kind"], *sorted(properties.items()))
+            series.setdefault(key, {**each, "points": _points(each["points"])})
+    read = [name for name in asked["read"] if name in _PARTS]
+    found = {**asked, "series": list(series.values()), "read": list(dict.fromkeys(read))}
+    for name, keys in (("gpus", ("uuid", "minor")), ("hostApplications", ("name",))):
+        if name in asked:
+            found[name] = _unique(asked[name], *keys)
+    if "pods" in asked:
+        found["pods"] = _pods(asked["pods"])
+    if any(gpu["memoryTotal"] <= 0 for gpu in found.get("gpus", ())):
+        return None
+    return found if read else None
+
+
+def _points(points: list[Any]) -> list[list[float]]:
+    """Pairs, each of its own time, at most as late as the store allows."""
+    found: dict[int, float] = {}
+    for pair in points:
+        if len(pair) == 2 and pair[0] == int(pair[0]) and pair[0] >= max(found, default=0) - LATE_MS_MAX:
+            found.setdefault(int(pair[0]), pair[1])
+    return [list(point) for point in found.items()]
+
+
+def _devices(asked: Json) -> Json | None:
+    """Each card, function and process once; what the original reads in a fixed folder is not asked."""
+    if asked["op"] == "rdma-health":
+        return None
+    found = dict(asked)
+    for name, keys in (
+        ("gpus", ("uuid", "minor", "busID")),
+        ("xpus", ("uuid", "minor")),
+        ("rdmas", ("id", "minor")),
+        ("processes", ("pid",)),
+    ):
+        if name in asked:
+            found[name] = _unique(asked[name], *keys)
+    for rdma in found.get("rdmas", ()):
+        rdma["vfs"] = list(dict.fromkeys(rdma.get("vfs", ())))
+    for process in found.get("processes", ()):
+        process["usage"] = _unique(process["usage"], "minor")
+    for name in ("minors", "pids", "entries"):
+        if isinstance(found.get(name), list):
+            found[name] = list(dict.fromkeys(found[name]))
+    if "kubelet" in found:
+        found["pods"] = _unique_pods(found["pods"])
+    return found
+
+
+def _unique_pods(pods: list[Json]) -> list[Json]:
+    by_key = {(pod["metadata"].get("namespace"), pod["metadata"].get("name")): pod for pod in pods}
+    return list(by_key.values())
+
+
+def _topology(asked: Json) -> Json | None:
+    """Each CPU once, each core within one NUMA node, each node within one socket; pods and zones once."""
+    found = dict(asked)
+    if "pods" in asked:
+        found["pods"] = _pods(asked["pods"])
+    if "topology" in asked:
+        found["topology"] = rows = _machine(asked["topology"])
+        if not rows:
+            return None
+    for name in ("kubeletTakenCPUs", "reservedCPUs"):
+        if asked.get(name):
+            known = {row[0] for row in found["topology"]}
+            found[name] = cpuset.text_of(cpuset.parse(asked[name]) & known)
+    if asked["op"] == "merge-zones":
+        found["old"], found["new"] = (_unique(asked[name], "name") for name in ("old", "new"))
+    return found
+
+
+def _machine(rows: list[list[int]]) -> list[list[int]]:
+    kept: dict[int, list[int]] = {}
+    sockets: dict[int, int] = {}
+    places: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        if len(row) != 4 or min(row) < 0:
+            continue
+        cpu, core, socket, node = row
+        if sockets.setdefault(node, socket) == socket and places.setdefault(core, (socket, node)) == (
+            socket,
+            node,
+        ):
+            kept.setdefault(cpu, row)
+    return list(kept.values())
+
+
+_RATES = {
+    "node-cpu": ("lastTicks", "ticks", "elapsedMs"),
+    "cgroup-cpu": ("lastNs", "nowNs", "elapsedNs"),
+    "be-usage": ("lastNs", "nowNs", "elapsedMs"),
+}
+
+
+def _rates(asked: Json) -> Json | None:
+    """Counters that go on and periods that are positive; all others give no sample here, on purpose."""
+    op = asked["op"]
+    if op in ("numa-cpu", "system-numa"):
+        return None
+    if op in _RATES:
+        last, now, elapsed = (asked[name] for name in _RATES[op])
+        if (
+            elapsed <= 0
+            or (last is not None and not 0 <= last <= now)
+            or asked.get("clockTicksPerSecond", 1) <= 0
+        ):
+            return None
+    if op == "be-request":
+        return {**asked, "pods": [_simple(pod) for pod in asked["pods"]]}
+    if op == "be-limit" and asked["periodUs"] <= 0:
+        return None
+    if op == "hot-page-memory":
+        names = ("memTotalKiB", "memFreeKiB") if asked["level"] == "node" else ("memoryStat",)
+        return asked if all(name in asked for name in names) else None
+    return asked
+
+
+MEND = {
+    "prod-reclaimable": _reclaimable,
+    "nodemetric-report": _node_metric,
+    "device-report": _devices,
+    "topology-report": _topology,
+    "usage-rates": _rates,
+}
+DRAW = draws.DRAW
+_LATER = "counted since a commit after release 1.8.0: "
+OUTDATED = {
+    "nodemetric-report": {
+        "report: no samples": "this release does not report NUMA nodes",
+        "aggregate: empty duration list": "this release takes an empty list for none, and so its defaults",
+    },
+    "device-report": dict.fromkeys(
+        ("rdma health: active", "rdma health: down", "rdma health: one of two down", "rdma health: no port"),
+        "not asked: ports are looked for in a folder that cannot be moved",
+    ),
+    "usage-rates": {
+        **dict.fromkeys(
+            (
+                "numa cpu: topology not known yet",
+                "numa cpu: clock went backwards",
+                "numa cpu: cpu that appeared only now is skipped",
+                "numa cpu: decreasing counter is skipped but the node stays if another cpu counts",
+                "numa cpu: node with only skipped cpus is absent",
+                "system numa: split",
+                "system numa: old cpu sample, only memory",
+                "system numa: one old cpu sample drops the cpu part of every node",
+                "system numa: old node memory drops only that node",
+            ),
+            "this release does not measure NUMA nodes",
+        ),
+        "be request: sidecar init containers count, plain init containers do not": _LATER + "sidecars",
+    },
+}
