@@ -120,6 +120,9 @@ func deviceReport(asked deviceQuestion) (any, error) {
 		}
 		return map[string]any{"busIDs": append([]string{}, system.GetGPUDevicePCIBusIDs()...)}, nil
 	case "xpu-files":
+		if err := os.MkdirAll(system.Conf.XPUDeviceInfosDir, 0o755); err != nil {
+			return nil, err
+		}
 		for name, text := range asked.Files {
 			files.Put("devices/"+name, text)
 		}

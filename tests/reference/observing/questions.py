@@ -5,7 +5,7 @@ from typing import Any
 from koordinator.api import cpuset
 from koordinator.koordlet import metric_kinds
 from koordinator.koordlet.series import LATE_MS_MAX
-from tests.reference.observing import draws
+from tests.reference.observing import draw_devices, draw_reports, draw_topology
 
 Json = dict[str, Any]
 
@@ -120,7 +120,13 @@ def _devices(asked: Json) -> Json | None:
     for name in ("minors", "pids", "entries"):
         if isinstance(found.get(name), list):
             found[name] = list(dict.fromkeys(found[name]))
+    if int(found.get("numaNode", "0").strip() or 0) < -1:
+        return None
+    for process in found.get("processes", ()):
+        process["usage"] = [use for use in process["usage"] if use["minor"] in found["minors"]]
     if "kubelet" in found:
+        if not all(pod["containers"] for pod in found["kubelet"]):
+            return None
         found["pods"] = _unique_pods(found["pods"])
     return found
 
@@ -143,8 +149,16 @@ def _topology(asked: Json) -> Json | None:
         if asked.get(name):
             known = {row[0] for row in found["topology"]}
             found[name] = cpuset.text_of(cpuset.parse(asked[name]) & known)
+    if asked["op"] == "numa-reserve" and not asked["zones"]:
+        return None
     if asked["op"] == "merge-zones":
         found["old"], found["new"] = (_unique(asked[name], "name") for name in ("old", "new"))
+    if asked["op"] == "changed":
+        if not asked["new"]["annotations"]:
+            return None
+        for name in ("old", "new"):
+            if asked[name] is not None:
+                found[name] = {**asked[name], "zones": _unique(asked[name]["zones"], "name")}
     return found
 
 
@@ -171,6 +185,15 @@ _RATES = {
 }
 
 
+def _hot_bytes(asked: Json) -> int:
+    """Below 0 the original begins anew from the largest number, and here it is 0 (docs/deliberate-differences.md)."""
+    used = (asked.get("memTotalKiB", 0) - asked.get("memFreeKiB", 0)) << 10
+    if asked["level"] != "node":
+        used = sum(asked.get("memoryStat", {}).values())
+    is_whole = ("memTotalKiB" if asked["level"] == "node" else "memoryStat") in asked
+    return used - int(asked["coldBytes"]) if is_whole else -1
+
+
 def _rates(asked: Json) -> Json | None:
     """Counters that go on and periods that are positive; all others give no sample here, on purpose."""
     op = asked["op"]
@@ -186,11 +209,10 @@ def _rates(asked: Json) -> Json | None:
             return None
     if op == "be-request":
         return {**asked, "pods": [_simple(pod) for pod in asked["pods"]]}
-    if op == "be-limit" and asked["periodUs"] <= 0:
+    if op == "be-limit" and (asked["periodUs"] <= 0 or asked["quotaUs"] < -1):
         return None
     if op == "hot-page-memory":
-        names = ("memTotalKiB", "memFreeKiB") if asked["level"] == "node" else ("memoryStat",)
-        return asked if all(name in asked for name in names) else None
+        return asked if _hot_bytes(asked) >= 0 else None
     return asked
 
 
@@ -201,7 +223,11 @@ MEND = {
     "topology-report": _topology,
     "usage-rates": _rates,
 }
-DRAW = draws.DRAW
+DRAW = {
+    **draw_reports.DRAW,
+    "topology-report": draw_topology.draw,
+    "device-report": draw_devices.draw,
+}
 _LATER = "counted since a commit after release 1.8.0: "
 OUTDATED = {
     "nodemetric-report": {

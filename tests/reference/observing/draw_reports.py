@@ -1,56 +1,20 @@
-"""Draws questions about what the agent observes from nothing."""
+"""Draws questions about what the agent predicts, reports and measures."""
 
 import json
 import random
 from collections.abc import Sequence
 from typing import Any
 
+from tests.reference.observing.draw_pods import GIB, QOS, draw_pod
+
 Json = dict[str, Any]
-
-_GIB = 1 << 30
-_CLASSES = ("koord-prod", "koord-mid", "koord-batch", "koord-free", "gold")
-_QOS = ("LSE", "LSR", "LS", "BE", "SYSTEM", "x")
-
-
-def _amounts(chance: random.Random) -> Json:
-    cpu = chance.choice(("0", "100m", "250m", "1", "2", "1500m", "7", f"{chance.randint(0, 9000)}m"))
-    memory = chance.choice(("0", "1Gi", "512Mi", "100M", "1", str(chance.randint(0, 8 * _GIB))))
-    amounts = {"cpu": cpu, "memory": memory, "kubernetes.io/batch-cpu": "1000"}
-    names = chance.sample(sorted(amounts), chance.choice((1, 2, 3)))
-    return {name: amounts[name] for name in names}
-
-
-def _pod(chance: random.Random, uid: str) -> Json:
-    meta: Json = {"name": uid, "namespace": chance.choice(("a", "b")), "uid": uid}
-    labels: Json = {}
-    if chance.random() < 0.3:
-        labels["koordinator.sh/priority-class"] = chance.choice(_CLASSES)
-    if chance.random() < 0.4:
-        labels["koordinator.sh/qosClass"] = chance.choice(_QOS)
-    if labels:
-        meta["labels"] = labels
-    if chance.random() < 0.1:
-        meta["deletionTimestamp"] = "2024-01-01T00:00:00Z"
-    requests = [{"requests": _amounts(chance)} for _ in range(chance.choice((1, 1, 2)))]
-    spec: Json = {
-        "containers": [{"name": f"c{index}", "resources": each} for index, each in enumerate(requests)]
-    }
-    if chance.random() < 0.2:
-        spec["initContainers"] = [{"name": "i", "resources": {"requests": _amounts(chance)}}]
-    if chance.random() < 0.2:
-        spec["overhead"] = _amounts(chance)
-    if chance.random() < 0.7:
-        spec["priority"] = chance.choice((9000, 9999, 10000, 7500, 5500, 3000, 0, -1))
-    phase = chance.choice(("Running",) * 5 + ("Pending", "Succeeded", "Failed", ""))
-    status = {"phase": phase, "qosClass": chance.choice(("Guaranteed", "Burstable", "BestEffort", ""))}
-    return {"metadata": meta, "spec": spec, "status": status}
 
 
 def _peak(chance: random.Random) -> Json:
     cpu = chance.choice((0, 25, 500, 1000, chance.randint(0, 9000)))
     return {
         "p95": {"cpuMilli": cpu},
-        "p98": {"memoryBytes": chance.choice((0, 5 << 20, _GIB, chance.randint(0, 8 * _GIB)))},
+        "p98": {"memoryBytes": chance.choice((0, 5 << 20, GIB, chance.randint(0, 8 * GIB)))},
     }
 
 
@@ -59,7 +23,7 @@ def _reclaimable(chance: random.Random) -> Json:
     pods = []
     for index in range(chance.randint(0, 8)):
         age_s = chance.choice((cold_s, cold_s + 1, max(cold_s - 1, 0), 2 * cold_s + 60, 0))
-        pods.append({**_pod(chance, f"p{index}"), "ageSeconds": age_s})
+        pods.append({**draw_pod(chance, f"p{index}"), "ageSeconds": age_s})
     allocatable = {
         "cpu": chance.choice(("4", "8", "16", "64", "15900m")),
         "memory": chance.choice(("8Gi", "16Gi", "256Gi")),
@@ -129,15 +93,15 @@ def _collect_policy(chance: random.Random) -> Json:
 
 def _node_metric(chance: random.Random) -> Json:
     gpus = [
-        {"uuid": f"g{minor}", "minor": minor, "memoryTotal": chance.choice((1000, 16 * _GIB, 81559 << 20))}
+        {"uuid": f"g{minor}", "minor": minor, "memoryTotal": chance.choice((1000, 16 * GIB, 81559 << 20))}
         for minor in range(chance.choice((0, 0, 1, 2)))
     ]
-    pods = [_pod(chance, f"p{index}") for index in range(chance.randint(0, 3))]
+    pods = [draw_pod(chance, f"p{index}") for index in range(chance.randint(0, 3))]
     apps = [
         {
             "name": name,
             "priority": chance.choice(("koord-prod", "koord-batch")),
-            "qos": chance.choice(_QOS[:4]),
+            "qos": chance.choice(QOS[:4]),
         }
         for name in chance.sample(("nginx", "etcd", "agent"), chance.randint(0, 2))
     ]
@@ -174,4 +138,54 @@ def _node_metric(chance: random.Random) -> Json:
     }
 
 
-DRAW = {"prod-reclaimable": _reclaimable, "nodemetric-report": _node_metric}
+def _measured(chance: random.Random) -> Json:
+    return {
+        "cores": chance.choice((0.0, 1.5, 8 * chance.random())),
+        "bytes": chance.choice((0, 1024, chance.randint(0, GIB))),
+        "ageMs": chance.choice((0, 0, 0, 9_999, 10_000, 10_001)),
+    }
+
+
+def _counters(chance: random.Random, top: int) -> tuple[int, int]:
+    last = chance.choice((0, chance.randint(0, top)))
+    return last, last + chance.choice((0, 1, chance.randint(0, top)))
+
+
+def _rates(chance: random.Random) -> Json:
+    op = chance.choice(
+        ("node-cpu", "cgroup-cpu", "be-usage", "throttled-ratio", "system-usage", "host-app-total")
+    )
+    last, now = _counters(chance, 10**12)
+    elapsed_ms = chance.choice((1, 999, 1000, 1001, 60_000))
+    if op == "node-cpu":
+        ticks = {"lastTicks": last, "ticks": now, "clockTicksPerSecond": chance.choice((100, 250, 1000))}
+        return {"op": op, **ticks, "elapsedMs": elapsed_ms}
+    if op == "cgroup-cpu":
+        return {"op": op, "lastNs": last, "nowNs": now, "elapsedNs": chance.choice((1, 10**9, 999_999_937))}
+    if op == "be-usage":
+        return {"op": op, "lastNs": chance.choice((last, None)), "nowNs": now, "elapsedMs": elapsed_ms}
+    if op == "throttled-ratio":
+        periods, throttled = _counters(chance, 50), _counters(chance, 20)
+        counts = {"lastPeriods": periods[0], "periods": periods[1]}
+        return {"op": op, **counts, "lastThrottled": throttled[0], "throttled": throttled[1]}
+    if op == "system-usage":
+        return {
+            "op": op,
+            "outdatedMs": 10_000,
+            "node": chance.choice((None, *(_measured(chance) for _ in range(8)))),
+            "pods": [_measured(chance) for _ in range(chance.randint(0, 3))],
+            "hostApps": chance.choice((None, *(_measured(chance) for _ in range(8)))),
+        }
+    apps = [
+        {
+            "cores": chance.choice((0.0, 1.5, 4 * chance.random())),
+            "memoryStatUsageBytes": chance.randint(0, GIB),
+            "memoryUsageBytes": chance.randint(0, GIB),
+        }
+        for _ in range(chance.randint(0, 4))
+    ]
+    policies = ("usageWithPageCache", "usageWithHotPageCache", "usageWithoutPageCache", "", "x")
+    return {"op": op, "policy": chance.choice(policies), "apps": apps}
+
+
+DRAW = {"prod-reclaimable": _reclaimable, "nodemetric-report": _node_metric, "usage-rates": _rates}
