@@ -4,6 +4,9 @@ package system
 import (
 	"os"
 	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // Files is a folder that stands for the roots of a machine while one question is answered.
@@ -42,3 +45,6 @@ func (f Files) Put(path, content string) {
 		panic(err)
 	}
 }
+
+// IDsOf are the numbers in a list of the kernel.
+func IDsOf(text string) (sets.Set[int32], error) { return parseIDs(strings.TrimSpace(text)) }

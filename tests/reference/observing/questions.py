@@ -5,7 +5,7 @@ from typing import Any
 from koordinator.api import cpuset
 from koordinator.koordlet import metric_kinds
 from koordinator.koordlet.series import LATE_MS_MAX
-from tests.reference.observing import draw_devices, draw_reports, draw_topology
+from tests.reference.observing import draw_devices, draw_host, draw_reports, draw_topology
 
 Json = dict[str, Any]
 
@@ -185,13 +185,16 @@ _RATES = {
 }
 
 
-def _hot_bytes(asked: Json) -> int:
-    """Below 0 the original begins anew from the largest number, and here it is 0 (docs/deliberate-differences.md)."""
-    used = (asked.get("memTotalKiB", 0) - asked.get("memFreeKiB", 0)) << 10
-    if asked["level"] != "node":
-        used = sum(asked.get("memoryStat", {}).values())
-    is_whole = ("memTotalKiB" if asked["level"] == "node" else "memoryStat") in asked
-    return used - int(asked["coldBytes"]) if is_whole else -1
+def _is_hot(asked: Json) -> bool:
+    """Whether memory without cold pages is not below 0: there the original begins anew from the largest number."""
+    names = ("memTotalKiB", "memFreeKiB") if asked["level"] == "node" else ("memoryStat",)
+    if any(name not in asked for name in names):
+        return False
+    if asked["level"] == "node":
+        used = (asked["memTotalKiB"] - asked["memFreeKiB"]) << 10
+    else:
+        used = sum(asked["memoryStat"].values())
+    return bool(used >= asked["coldBytes"])
 
 
 def _rates(asked: Json) -> Json | None:
@@ -212,11 +215,43 @@ def _rates(asked: Json) -> Json | None:
     if op == "be-limit" and (asked["periodUs"] <= 0 or asked["quotaUs"] < -1):
         return None
     if op == "hot-page-memory":
-        return asked if _hot_bytes(asked) >= 0 else None
+        return asked if _is_hot(asked) else None
+    return asked
+
+
+def _paths(asked: Json) -> Json | None:
+    """The two versions of groups; containers of one runtime and one directory each, as statuses have them together."""
+    if asked["op"] == "sandbox":
+        ids = [*asked["containerIDs"], *asked["initContainerIDs"]]
+        if len({each.partition("://")[0] for each in ids}) > 1 or (ids and not asked["containerIDs"]):
+            return None
+        return {**asked, "podSubdirs": list(dict.fromkeys(asked["podSubdirs"]))}
+    return asked if asked.get("cgroupVersion", 1) in (1, 2) else None
+
+
+_ID_MAX = 2**31 - 1
+
+
+def _conversion(asked: Json) -> Json | None:
+    """The two versions of groups, and files that this release knows; numbers where the kernel has some."""
+    resource = asked.get("resource", "")
+    if asked.get("version", 1) not in (1, 2) or resource.startswith("memory.pagecache_limit."):
+        return None
+    if asked["op"] == "read":
+        if resource in ("tasks", "cgroup.procs") and " " in asked["content"].strip():
+            return None
+        content = asked["content"]
+        is_id = resource in ("tasks", "cgroup.procs")
+        too_large = is_id and any(word.isdigit() and int(word) > _ID_MAX for word in content.split())
+        return None if too_large or (asked["version"] == 1 and "max" in content) else asked
+    if asked["op"] in ("write", "validate") and resource != "cpuset.cpus":
+        return asked if asked["value"].lstrip("-").isdigit() or asked["value"] == "max" else None
     return asked
 
 
 MEND = {
+    "cgroup-paths": _paths,
+    "cgroup-v2-convert": _conversion,
     "prod-reclaimable": _reclaimable,
     "nodemetric-report": _node_metric,
     "device-report": _devices,
@@ -227,12 +262,23 @@ DRAW = {
     **draw_reports.DRAW,
     "topology-report": draw_topology.draw,
     "device-report": draw_devices.draw,
+    "parse-procfs": draw_host.host_text,
+    "storage-info": draw_host.storage,
 }
 _LATER = "counted since a commit after release 1.8.0: "
 OUTDATED = {
     "nodemetric-report": {
         "report: no samples": "this release does not report NUMA nodes",
         "aggregate: empty duration list": "this release takes an empty list for none, and so its defaults",
+    },
+    "cgroup-v2-convert": {'valid memory.pagecache_limit.sync v2 "2"': "this release does not know the file"},
+    "parse-procfs": {
+        **dict.fromkeys(
+            ("stat-percpu-two", "stat-percpu-bad-value"), "this release does not measure NUMA nodes"
+        ),
+        **dict.fromkeys(
+            ("numa-meminfo-node0", "numa-meminfo-clamped-at-zero"), "this release does not measure NUMA nodes"
+        ),
     },
     "device-report": dict.fromkeys(
         ("rdma health: active", "rdma health: down", "rdma health: one of two down", "rdma health: no port"),
