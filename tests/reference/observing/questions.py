@@ -4,7 +4,6 @@ from typing import Any
 
 from koordinator.api import cpuset
 from koordinator.koordlet import metric_kinds
-from koordinator.koordlet.series import LATE_MS_MAX
 from tests.reference.observing import draw_devices, draw_host, draw_reports, draw_topology
 
 Json = dict[str, Any]
@@ -92,12 +91,12 @@ def _node_metric(asked: Json) -> Json | None:
 
 
 def _points(points: list[Any]) -> list[list[float]]:
-    """Pairs, each of its own time, at most as late as the store allows."""
+    """Pairs, each of its own time, in their order: late ones are asked of the store alone (`series-aggregate`)."""
     found: dict[int, float] = {}
     for pair in points:
-        if len(pair) == 2 and pair[0] == int(pair[0]) and pair[0] >= max(found, default=0) - LATE_MS_MAX:
+        if len(pair) == 2 and pair[0] == int(pair[0]):
             found.setdefault(int(pair[0]), pair[1])
-    return [list(point) for point in found.items()]
+    return [list(point) for point in sorted(found.items())]
 
 
 def _devices(asked: Json) -> Json | None:
@@ -113,6 +112,10 @@ def _devices(asked: Json) -> Json | None:
     ):
         if name in asked:
             found[name] = _unique(asked[name], *keys)
+    if any(
+        "-" in f"{each['minor']}{each.get('topology', {}).get('p2pLinks')}" for each in found.get("xpus", ())
+    ):
+        return None
     for rdma in found.get("rdmas", ()):
         rdma["vfs"] = list(dict.fromkeys(rdma.get("vfs", ())))
     for process in found.get("processes", ()):
@@ -229,24 +232,25 @@ def _paths(asked: Json) -> Json | None:
     return asked if asked.get("cgroupVersion", 1) in (1, 2) else None
 
 
-_ID_MAX = 2**31 - 1
-
-
 def _conversion(asked: Json) -> Json | None:
     """The two versions of groups, and files that this release knows; numbers where the kernel has some."""
     resource = asked.get("resource", "")
     if asked.get("version", 1) not in (1, 2) or resource.startswith("memory.pagecache_limit."):
         return None
     if asked["op"] == "read":
-        if resource in ("tasks", "cgroup.procs") and " " in asked["content"].strip():
-            return None
-        content = asked["content"]
-        is_id = resource in ("tasks", "cgroup.procs")
-        too_large = is_id and any(word.isdigit() and int(word) > _ID_MAX for word in content.split())
-        return None if too_large or (asked["version"] == 1 and "max" in content) else asked
+        return asked if _may_be_read(asked["content"], asked["version"], resource) else None
     if asked["op"] in ("write", "validate") and resource != "cpuset.cpus":
         return asked if asked["value"].lstrip("-").isdigit() or asked["value"] == "max" else None
     return asked
+
+
+def _may_be_read(content: str, version: int, resource: str) -> bool:
+    """One id in a line; no number above what the kernel has there, and no word for that in v1."""
+    is_id = resource in ("tasks", "cgroup.procs")
+    largest = (1 << (31 if is_id else 63)) - 1
+    if any(word.isdigit() and int(word) > largest for word in content.split()):
+        return False
+    return not (version == 1 and "max" in content) and not (is_id and " " in content.strip())
 
 
 MEND = {
