@@ -151,8 +151,11 @@ def _topology(asked: Json) -> Json | None:
     for name in ("kubeletTakenCPUs", "reservedCPUs"):
         if asked.get(name):
             known = {row[0] for row in found["topology"]}
-            found[name] = cpuset.text_of(cpuset.parse(asked[name]) & known)
-    if asked["op"] == "numa-reserve" and not asked["zones"]:
+            try:
+                found[name] = cpuset.text_of(cpuset.parse(asked[name]) & known)
+            except cpuset.CPUSetError:
+                return None
+    if asked["op"] == "numa-reserve" and (not asked["zones"] or "-" in "".join(asked["reserved"].values())):
         return None
     if asked["op"] == "merge-zones":
         found["old"], found["new"] = (_unique(asked[name], "name") for name in ("old", "new"))
@@ -245,10 +248,12 @@ def _conversion(asked: Json) -> Json | None:
 
 
 def _may_be_read(content: str, version: int, resource: str) -> bool:
-    """One id in a line; no number above what the kernel has there, and no word for that in v1."""
+    """One id in a line; no number above what the kernel has there, which v1 writes as a number and v2 as a word."""
     is_id = resource in ("tasks", "cgroup.procs")
     largest = (1 << (31 if is_id else 63)) - 1
     if any(word.isdigit() and int(word) > largest for word in content.split()):
+        return False
+    if resource == "memory.limit_in_bytes" and version == 2 and "-" in content:
         return False
     return not (version == 1 and "max" in content) and not (is_id and " " in content.strip())
 
