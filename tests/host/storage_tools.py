@@ -18,14 +18,12 @@ def parse(lsblk: str, vgs: str, lvs: str, findmnt: str) -> LocalStorage:
 
     Raises: ContentError when any line does not fit, since a part of it could mislead.
     """
-    numbers, parts = _blocks(lsblk)
-    disk_of_number = {number: disk for disk, number in numbers.items()}
-    partitions = {part: disk_of_number.get(_disk_number(number), "") for part, number in parts.items()}
+    numbers, partitions = _blocks(lsblk)
     volume_groups = {}
     for line in _lines(vgs):
         name, volumes, device = _words("vgs", line, 3)
         if volumes == "1":
-            volume_groups[name] = partitions.get(device, device)
+            volume_groups[name] = device if device in numbers else partitions.get(device, "")
     logical_volumes = {}
     for line in _lines(lvs):
         volume, group = _words("lvs", line, 2)
@@ -38,16 +36,19 @@ def parse(lsblk: str, vgs: str, lvs: str, findmnt: str) -> LocalStorage:
 
 
 def _blocks(lsblk: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Numbers of disks and of partitions; other kinds of devices are left out."""
+    """Numbers of disks, and the disks of partitions, of those named before; other kinds of devices are left out."""
     disks: dict[str, str] = {}
-    parts: dict[str, str] = {}
+    disk_of_number: dict[str, str] = {}
+    partitions: dict[str, str] = {}
     for line in _lines(lsblk):
         pairs = _pairs("lsblk", line, ("NAME", "TYPE", "MAJ:MIN"))
+        device, number = f"/dev/{pairs['NAME']}", pairs["MAJ:MIN"]
         if pairs["TYPE"] == "disk":
-            disks[f"/dev/{pairs['NAME']}"] = pairs["MAJ:MIN"]
+            disks[device] = number
+            disk_of_number[number] = device
         elif pairs["TYPE"] == "part":
-            parts[f"/dev/{pairs['NAME']}"] = pairs["MAJ:MIN"]
-    return disks, parts
+            partitions[device] = disk_of_number.get(_disk_number(number), "")
+    return disks, partitions
 
 
 def _disk_number(number: str) -> str:

@@ -143,6 +143,13 @@ def test_numa_nodes_are_read_and_generic_initiators_left_out(tmp_path: Path) -> 
     }
 
 
+def test_numa_nodes_that_nobody_can_read_are_not_taken_for_none(tmp_path: Path) -> None:
+    host_tree.write(tmp_path, {"sys/bus/node/devices/node0/other": ""})
+
+    with pytest.raises(ContentError):
+        tree_host(str(tmp_path)).machine.numa_meminfo_kib()
+
+
 def test_a_machine_that_says_nothing_of_its_cpus_is_bad_content(tmp_path: Path) -> None:
     with pytest.raises(ContentError):
         tree_host(str(tmp_path)).machine.cpu_topology()

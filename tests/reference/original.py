@@ -2,7 +2,8 @@
 
 A folder beside this file is a group of areas and one program. Each of its Go files names in its first line the package
 that it belongs to (`// in pkg/…`): there it is put into a copy of the published module, so that it can call what the
-package keeps to itself, and says which areas it answers (`answering.go`).
+package keeps to itself, and says which areas it answers (`answering.go`). One that begins with
+`// instead of MODULE PACKAGE` stands in for a library that cannot be built everywhere.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ CACHE = go_programs.cache_folder("koordinator") / f"v{RELEASE}"
 HARDWARE_EVENTS = HERE / "hardware_events.go"
 """Stands in for a package that needs a library in C."""
 _PLACE = "// in "
+_INSTEAD = "// instead of "
 _COMMON = "pkg/answering"
 
 
@@ -87,6 +89,9 @@ def _put(sources: list[Path], source: Path) -> None:
     packages = set()
     for path in sources:
         place = path.read_text().partition("\n")[0].removeprefix(_PLACE)
+        if place.startswith(_INSTEAD):
+            _put_instead(path, source, *place.removeprefix(_INSTEAD).split())
+            continue
         assert (source / place).is_dir(), f"{path}: its first line must be `{_PLACE}PACKAGE`"
         shutil.copy(path, source / place / f"answering_{path.name}")
         packages.add(place)
@@ -96,6 +101,16 @@ def _put(sources: list[Path], source: Path) -> None:
     main = f'package main\n\nimport (\n\t"{MODULE}/{_COMMON}"\n{imports})\n\nfunc main() {{ answering.Serve() }}\n'
     (source / "cmd/answering").mkdir()
     (source / "cmd/answering/main.go").write_text(main)
+
+
+def _put_instead(path: Path, source: Path, library: str, package: str) -> None:
+    """Replace a library by one that has this file only."""
+    folder = source / "answering_libraries" / library
+    (folder / package).mkdir(parents=True)
+    shutil.copy(path, folder / package)
+    (folder / "go.mod").write_text(f"module {library}\n")
+    with (source / "go.mod").open("a") as modules:
+        modules.write(f"\nreplace {library} => ./{folder.relative_to(source)}\n")
 
 
 def _build(go: str, source: Path, program: Path, package: str) -> None:

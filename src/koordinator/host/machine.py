@@ -143,12 +143,15 @@ class Machine:
         return self._hot("meminfo", procfs.memory)
 
     def numa_meminfo_kib(self) -> dict[int, dict[str, int]]:
-        """Meminfo by NUMA node. Raises: ContentError when the nodes are not 0 to their maximum."""
+        """Meminfo by NUMA node. Raises: ContentError when none can be read, or they are not 0 to their maximum."""
         base = f"{self._sys}/bus/node/devices"
         names = [name for name in self._files.names(base) or () if name.startswith("node")]
         generic = self._files.read(f"{self._sys}/devices/system/node/has_generic_initiator") or ""
         texts = {name: self._hot_text(f"{base}/{name}/meminfo") for name in names}
-        return sysfs.numa_nodes(texts, sysfs.id_list(generic))
+        found = sysfs.numa_nodes(texts, sysfs.id_list(generic))
+        if not found:
+            raise ContentError("NUMA nodes", "none can be read")
+        return found
 
     def numa_usage_bytes(self, numa_node: int) -> int | None:
         """Used memory of a NUMA node without its page cache; None when it is gone."""

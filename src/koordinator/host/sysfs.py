@@ -54,7 +54,7 @@ def numa_nodes(
     """Meminfo in KiB by NUMA node, from directory name → text (None when unreadable).
 
     Nodes in `generic` hold accelerators without memory and are left out.
-    Raises: ContentError when the ids left are not 0 to their maximum.
+    Raises: ContentError when there are no directories, or the ids left are not 0 to their maximum.
     """
     found = {}
     for name, text in meminfo_by_dir.items():
@@ -63,7 +63,7 @@ def numa_nodes(
             continue
         if text is not None and int(digits) not in generic:
             found[int(digits)] = numa_meminfo_kib(text)
-    if not found or sorted(found) != list(range(len(found))):
+    if not meminfo_by_dir or sorted(found) != list(range(len(found))):
         raise ContentError("NUMA nodes", f"ids {sorted(found)} are not 0 to their maximum")
     return dict(sorted(found.items()))
 

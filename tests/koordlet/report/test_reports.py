@@ -209,7 +209,7 @@ def test_a_null_in_a_file_of_accelerators_is_a_field_that_is_not_set() -> None:
     [card] = xpu.parse_files({"f": text})
 
     assert (card.uuid, card.resources, card.status) == ("u", {}, None)
-    assert card.topology is not None and (card.topology.bus_id, card.topology.p2p_links) == ("b", [])
+    assert card.topology is not None and (card.topology.bus_id, card.topology.p2p_links) == ("b", None)
 
 
 def test_virtual_functions_stand_for_their_card_and_a_card_for_itself() -> None:

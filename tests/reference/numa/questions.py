@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koordinator.api import cpuset, resource_vector
+from tests.reference.numa.draw_options import topology_options
 
 Json = dict[str, Any]
 _LIST = re.compile(r"^(\d+(-\d+)?(,|$))*$")
@@ -306,6 +307,7 @@ DRAW = {
     "numa-hints-generate": _draw_hints,
     "numa-hints-merge": _draw_merge,
     "numa-score": _draw_score,
+    "numa-topology-options": topology_options,
 }
 _DEBT = re.compile(r'"-\d')
 

@@ -195,6 +195,21 @@ def with_young_pods_that_ended(case: Case, ask: Ask) -> Any:
     return None if pods == case["pods"] else ask({**case, "pods": pods})
 
 
+def without_requests_of_unpredicted_pods(case: Case, ask: Ask) -> Any:
+    """A pod that nothing is predicted of is missing from what its class requested."""
+    predicted = case["predictions"]["pods"]
+    pods = [
+        pod
+        for pod in case["pods"]
+        if pod["metadata"]["uid"] in predicted or pod["ageSeconds"] <= case["coldStartSeconds"]
+    ]
+    if pods == case["pods"]:
+        return None
+    answer, by_class = ask(case), ask({**case, "pods": pods})["byClass"]
+    least = {name: min(amount, by_class[name]) for name, amount in answer["byPods"].items()}
+    return {**answer, "byClass": by_class, "reclaimable": least}
+
+
 def _is_young_and_over(pod: Case, case: Case) -> bool:
     return _is_over(pod) and pod["ageSeconds"] <= case["coldStartSeconds"]
 

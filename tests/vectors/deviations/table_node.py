@@ -95,6 +95,14 @@ TABLE = (
         Derived(node_agent.with_young_pods_that_ended),
     ),
     Deviation(
+        "requests-of-unpredicted-pods",
+        ("prod-reclaimable",),
+        "what can be lent does not sink while the model of one pod is learnt",
+        "The node agent's predictions and reports",
+        "not predicted yet",
+        Derived(node_agent.without_requests_of_unpredicted_pods),
+    ),
+    Deviation(
         "wide-lists-of-cpus",
         ("resource-update-order",),
         "containers leave CPUs that are not theirs at once",

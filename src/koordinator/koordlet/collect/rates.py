@@ -125,11 +125,14 @@ def system_usage(
     host_applications: MeasuredUsage | None,
     outdated_ms: int = OUTDATED_MS,
 ) -> MeasuredUsage | None:
-    """Return what is neither pods nor host applications, never negative; None unless all inputs are fresh."""
+    """Return what is neither pods nor host applications, never negative; None unless all are known and fresh.
+
+    `pods` are what each of their collectors found.
+    """
     if node is None or host_applications is None:
         return None
     known = [host_applications, *pods]
-    if any(usage.age_ms > outdated_ms for usage in (node, *known)):
+    if len(known) == 1 or any(usage.age_ms > outdated_ms for usage in (node, *known)):
         return None
     return MeasuredUsage(
         max(node.cores - sum(usage.cores for usage in known), 0.0),

@@ -76,7 +76,7 @@ def report(
     device_labels: dict[str, str] = {}
     partitions: dict[int, list[GPUPartition]] = {}
     if xpus:
-        found = [_xpu_info(xpu, now) for xpu in xpus]
+        found = [_xpu_info(xpu, now) for xpu in sorted(xpus, key=lambda xpu: xpu.uuid)]
         device_labels = _xpu_labels(xpus[0])
         partitions = gpu_partitions(xpus)
     elif gpus and not only_files:
@@ -108,7 +108,7 @@ def gpu_partitions(xpus: Sequence[XPUDevice]) -> dict[int, list[GPUPartition]]:
     found: dict[int, list[GPUPartition]] = {}
     seen: set[tuple[int, ...]] = set()
     for xpu in xpus:
-        for link in xpu.topology.p2p_links if xpu.topology is not None else ():
+        for link in (xpu.topology and xpu.topology.p2p_links) or ():
             if not link.peer_minor or not link.type:
                 continue
             named = (minor.strip() for minor in (xpu.minor, *link.peer_minor.split(",")))
@@ -122,7 +122,7 @@ def gpu_partitions(xpus: Sequence[XPUDevice]) -> dict[int, list[GPUPartition]]:
 
 def _gpu_info(gpu: GPUDevice, fault: Fault | None, now: str) -> DeviceInfo:
     topology = None
-    if gpu.root_complex and gpu.bus_id:
+    if gpu.root_complex and gpu.bus_id and gpu.numa_node >= 0:
         topology = _topology(gpu.numa_node, gpu.root_complex, gpu.bus_id)
     amounts: ResourceList = {
         resources.GPU_CORE: _WHOLE,
@@ -202,7 +202,7 @@ def _gpu_labels(model: str, driver_version: str) -> dict[str, str]:
 
 def _xpu_labels(first: XPUDevice) -> dict[str, str]:
     said = {labels.GPU_VENDOR: first.vendor, labels.GPU_MODEL: first.model}
-    if first.topology is not None and first.topology.p2p_links:
+    if first.topology is not None and first.topology.p2p_links is not None:
         is_strict = first.topology.must_honor_partition
         policy = NodePartitionPolicy.HONOR if is_strict else NodePartitionPolicy.PREFER
         said[labels.GPU_PARTITION_POLICY] = policy

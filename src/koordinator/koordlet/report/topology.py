@@ -71,8 +71,8 @@ def less_reserved(zones: Sequence[Amounts], reserved: Amounts) -> list[Amounts]:
 
 
 def zones_of(capacity: Sequence[Amounts], allocatable: Sequence[Amounts]) -> list[Zone]:
-    """Zones `node-0`, `node-1` … with resources by name."""
-    return [
+    """Return zones `node-0`, `node-1`, `node-10`, …: by name, as their other writers order them, and so resources."""
+    zones = [
         Zone(
             name=f"node-{index}",
             type=ZONE_TYPE,
@@ -88,6 +88,7 @@ def zones_of(capacity: Sequence[Amounts], allocatable: Sequence[Amounts]) -> lis
         )
         for index, (have, offered) in enumerate(zip(capacity, allocatable, strict=True))
     ]
+    return sorted(zones, key=lambda zone: zone.name)
 
 
 def merge_zones(old: Sequence[Zone], new: Sequence[Zone]) -> list[Zone]:

@@ -25,7 +25,7 @@ class P2PLink(ViewPart, frozen=True, kw_only=True):
 class XPUTopology(ViewPart, frozen=True, kw_only=True):
     """The place where the card is plugged in, and what it is linked with."""
 
-    p2p_links: list[P2PLink] = msgspec.field(default_factory=list)
+    p2p_links: list[P2PLink] | None = None
     must_honor_partition: bool = False
     socket_id: str = ""
     node_id: str = ""
