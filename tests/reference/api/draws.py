@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.reference.api import whole
 from tests.reference.compare import KEPT
 from tests.reference.webhooks.draws import pod_transform
 
@@ -200,6 +201,8 @@ class Texts:
         self._mend = mend
         cases = json.loads((KEPT / f"{area}.json").read_text())["cases"]
         self._inputs = [case["input"] for case in cases]
+        if area.startswith("api-annotations"):
+            self._inputs += whole.questions(area.endswith("node")) * 2
 
     def __call__(self, chance: random.Random) -> Json | None:
         asked = json.loads(json.dumps(chance.choice(self._inputs)))

@@ -42,10 +42,6 @@ func init() {
 	Readers["gang-name"] = func(q ReadQuestion) (any, error) { return util.GetGangNameByPod(q.Pod()), nil }
 	Readers["gang-min-available"] = func(q ReadQuestion) (any, error) { return util.GetGangMinNumFromPod(q.Pod()) }
 	Readers["gang-groups"] = func(q ReadQuestion) (any, error) {
-		found, err := util.StringToGangGroupSlice(q.Annotations[extension.AnnotationGangGroups])
-		if err != nil { // a gang on its own
-			return nil, nil
-		}
-		return found, nil
+		return util.StringToGangGroupSlice(q.Annotations[extension.AnnotationGangGroups])
 	}
 }

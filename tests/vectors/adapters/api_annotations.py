@@ -47,7 +47,7 @@ from koordinator.yarn import amounts
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
-_ZERO = re.compile(r"0+[A-Za-z]{0,2}")
+_ZERO = re.compile(r"[+-]?[0.]+[A-Za-z]{0,2}")
 """An amount of nothing, in any unit."""
 Read = Callable[[Case], Any]
 
