@@ -237,8 +237,8 @@ def network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimi
     asked = _NETWORK_QOS.read(annotations, obj)
     if asked is None:
         return None
-    said = ("0" if text is None else text for text in (asked.ingress_limit, asked.egress_limit))
-    return _limits(*said, obj)
+    ingress, egress = ("0" if text is None else text for text in (asked.ingress_limit, asked.egress_limit))
+    return _limits(ingress, egress, obj)
 
 
 def terway_network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimits | None:
