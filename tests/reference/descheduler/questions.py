@@ -32,9 +32,8 @@ def _pod_and_others(asked: Json) -> Json | None:
 
 
 def _detector(asked: Json) -> Json | None:
-    """Time goes on, and a timeout is not below 0."""
+    """Time goes on."""
     asked["operations"].sort(key=lambda each: each["at"])
-    asked["timeout_seconds"] = abs(asked["timeout_seconds"])
     return asked
 
 
