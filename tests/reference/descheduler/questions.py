@@ -80,7 +80,12 @@ def _usage_score(asked: Json) -> Json | None:
 
 
 def _arbitrate_filter(asked: Json) -> Json | None:
-    """The pod is one of the pods, and workloads have replicas."""
+    """The pod is one of the pods, and workloads have replicas. The arguments pass validation."""
+    namespaces = asked["args"].get("namespaces") or {}
+    if all(namespaces.get(name) for name in ("include", "exclude")) or any(
+        number < 0 for number in asked["args"].values() if isinstance(number, int)
+    ):
+        return None
     for workload in asked["workloads"].values():
         workload.setdefault("replicas", 0)
     own = asked["pod"]
