@@ -38,7 +38,11 @@ def _detector(asked: Json) -> Json | None:
 
 
 def _object_limiter(asked: Json) -> Json | None:
-    """Time goes on."""
+    """Time goes on; nothing is below 0."""
+    limits = [asked["replicas"]]
+    limits += [each.get("maxMigrating") for each in asked["object_limiters"].values()]
+    if any(str(limit).startswith("-") for limit in limits):
+        return None
     asked["events"].sort(key=lambda each: each["at"])
     return asked
 
