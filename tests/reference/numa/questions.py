@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koordinator.api import cpuset, resource_vector
+from tests.reference.numa import reports
 
 Json = dict[str, Any]
 _LIST = re.compile(r"^(\d+(-\d+)?(,|$))*$")
@@ -140,6 +141,18 @@ def _score(asked: Json) -> Json | None:
         return None
     found = {**asked, "strategy": {**asked["strategy"], "resources": resources}}
     return {**found, "allocatedZones": sorted(set(asked.get("allocatedZones", ())))}
+
+
+def _options(asked: Json) -> Json | None:
+    """Each zone, and each resource of a zone, once."""
+    zones = {
+        zone["name"]: {
+            **zone,
+            "resources": list({each["name"]: each for each in zone.get("resources") or ()}.values()),
+        }
+        for zone in asked["zones"]
+    }
+    return {**asked, "zones": list(zones.values())}
 
 
 def _amplified(asked: Json) -> Json | None:
@@ -302,6 +315,7 @@ def _drawn_amounts(chance: random.Random, most: int) -> Json:
 
 
 DRAW = {
+    "numa-topology-options": reports.topology_options,
     "numa-allocate": _draw_allocate,
     "numa-hints-generate": _draw_hints,
     "numa-hints-merge": _draw_merge,
@@ -326,5 +340,6 @@ MEND = {
         "numa-policy": _policy,
         "numa-score": _score,
         "numa-amplified-filter": _amplified,
+        "numa-topology-options": _options,
     }.items()
 }
