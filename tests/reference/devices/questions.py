@@ -87,6 +87,8 @@ def _situation(asked: Json) -> Json | None:
         *asked.get("reservations", ()),
         *([asked["reservation"]] if "reservation" in asked else []),
     ]
+    if asked["op"] == "numaHints" and sum(each.get("matched", True) for each in reservations) > 1:
+        return None  # which of several serves an owner is another one here, and so is the place that is preferred
     names = [each.get("name") for each in reservations]
     if len(set(names)) < len(names) or (reservations and asked.get("deviceHint")):
         return None
