@@ -91,8 +91,9 @@ endif
 test-plugins: $(STAMP) ## random cases through our stock plugins and kube-scheduler's own (built once where Go is) (CASES=1000, SEED=0)
 	$(BIN)/python -m tests.real.plugins --cases $(CASES) --seed $(SEED)
 
-test-reference: $(STAMP) ## random questions to Koordinator's own functions (Go, built once) and to ours (AREAS=all, CASES=1000, SEED=0)
+test-reference: $(STAMP) ## random questions to Koordinator's own functions (Go, built once) and to ours, and whole scheduling cycles (AREAS=all, CASES=1000, SEED=0)
 	$(BIN)/python -m tests.reference --cases $(CASES) --seed $(SEED) $(AREAS)
+	$(BIN)/python -m tests.reference.cycles --cases $(CASES) --seed $(SEED)
 
 test-lives: $(STAMP) ## random lives of workloads and pods under Kubernetes' controllers and scheduler and ours (LIVES=20 of each kind, SEED=0)
 	$(BIN)/python -m tests.real.binaries

@@ -65,7 +65,7 @@ def test_the_deprecated_flags_are_ignored_beside_a_file(
 def test_upstreams_gates_are_known_and_cannot_be_switched(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     asked = (
-        "SchedulerQueueingHints=true,SchedulerPopFromBackoffQ=false,ComponentSLIs=true,GangScheduling=false"
+        "SchedulerQueueingHints=true,SchedulerPopFromBackoffQ=false,WatchListClient=true,GangScheduling=false"
     )
     gates = process.read_gates(f"{asked},SyncBarrier=true")
 
@@ -74,10 +74,10 @@ def test_upstreams_gates_are_known_and_cannot_be_switched(caplog: pytest.LogCapt
     assert reported == {
         "SchedulerQueueingHints": "INFO",
         "SchedulerPopFromBackoffQ": "WARNING",
-        "ComponentSLIs": "WARNING",
+        "WatchListClient": "WARNING",
         "GangScheduling": "INFO",
     }
-    assert "/metrics/slis is not served" in caplog.text
+    assert "objects are listed in pages" in caplog.text
     with pytest.raises(FeatureGateError, match="no such gate"):
         process.read_gates("NoSuchGate=true")
 

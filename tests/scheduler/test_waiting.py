@@ -15,7 +15,7 @@ from koordinator.scheduler.table.pod_info import PodInfo
 from tests.cluster import virtual_loop
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.extending import with_plugins
-from tests.scheduler.world import World, node, play, pod
+from tests.scheduler.world import Json, World, node, play, pod
 
 REGISTRY = ResourceRegistry()
 LONG_S = 3_600.0
@@ -239,5 +239,66 @@ def test_a_pod_that_waited_too_long_is_reported_and_comes_again() -> None:
         [entry] = [world.scheduler.queue.find(each["metadata"]["uid"]) for each in world.api.pods()]
         assert entry is not None
         assert entry.attempt_count == 1
+
+    play(story, **with_plugins(Hold))
+
+
+# The node that a pod is expected on (`status.nominatedNodeName`)
+
+
+def nominated(world: World, name: str) -> str:
+    return str(status_of(world, name).get("nominatedNodeName") or "")
+
+
+def status_of(world: World, name: str) -> Json:
+    body: Json = world.api.objects["Pod"][("default", name)].get("status", {})
+    return body
+
+
+def test_a_pod_that_waits_for_a_second_names_its_node_and_counts_there_once() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("held", cpu="2"))
+        await world.settle(0.9)
+        assert nominated(world, "held") == ""
+        await world.settle(0.2)
+        assert nominated(world, "held") == "node-0"
+        assert "conditions" not in status_of(world, "held")
+
+        world.api.put("Pod", pod("next", cpu="2"))
+        await world.settle()
+        assert world.api.placements()["next"] == "node-0", "its room is not kept besides what it takes"
+        await world.settle(600)
+        assert nominated(world, "held") == "", "it may go elsewhere now"
+        assert not len(world.scheduler.engine.nominations)
+
+    play(story, **with_plugins(Hold))
+
+
+def test_a_pod_that_goes_within_a_second_is_written_once() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("held", cpu="2"))
+        await world.settle(0.5)
+        [waiting] = world.scheduler.waiting
+        waiting.allow("Hold")
+        await world.settle(2)
+        assert world.api.placements()["held"] == "node-0"
+        assert not [patch for name, patch in world.api.patches if name == "held"]
+
+    play(story, **with_plugins(Hold))
+
+
+def test_a_nomination_by_preemption_stands_again_after_a_binding_that_failed() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        body = pod("held", cpu="2")
+        body["status"] = {"nominatedNodeName": "node-1"}
+        world.api.put("Pod", body)
+        world.api.put("Pod", pod("there", cpu="4", nodeName="node-1"))
+        await world.settle(2)
+        assert nominated(world, "held") == "node-0"
+        await world.settle(600)
+        assert nominated(world, "held") == "node-1"
 
     play(story, **with_plugins(Hold))

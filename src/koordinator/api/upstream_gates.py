@@ -38,7 +38,7 @@ SCHEDULER: Mapping[str, UpstreamGate] = {
     "CSIMigrationPortworx": UpstreamGate(
         False, "volumes of in-tree drivers do not count towards limits of CSI drivers"
     ),
-    "ComponentSLIs": UpstreamGate(False, "/metrics/slis is not served; /metrics and /readyz are"),
+    "ComponentSLIs": BUILT_IN,
     "ContextualLogging": BUILT_IN,
     "DRAExtendedResource": _refused(
         "extended resources are not backed by DeviceClasses; ask by ResourceClaim"
@@ -66,9 +66,7 @@ SCHEDULER: Mapping[str, UpstreamGate] = {
         "features that nodes declare are not compared with pods; label the nodes, and select them"
     ),
     "NodeInclusionPolicyInPodTopologySpread": BUILT_IN,
-    "NominatedNodeNameForExpectation": UpstreamGate(
-        False, "nominatedNodeName is written for preemption only, not before each binding that takes time"
-    ),
+    "NominatedNodeNameForExpectation": BUILT_IN,
     "OpportunisticBatching": BUILT_IN,
     "PodLevelResources": BUILT_IN,
     "PodSchedulingReadiness": BUILT_IN,

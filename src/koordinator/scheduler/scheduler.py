@@ -175,6 +175,7 @@ class Scheduler:
             has_node=lambda name: self.table.row_of(name) is not None,
             finished=self.outcomes.bound,
             interrupted=self.outcomes.interrupted,
+            slow=self.outcomes.slow,
             ran=self.observer.ran,
         )
 

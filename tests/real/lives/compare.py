@@ -119,8 +119,7 @@ def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: b
 
     kube-scheduler wakes pods for nodes that other plugins keep them away from, and ours for nodes that are deleted.
     What the one says that slept on is to be something that the other one has `said` so far, in events or conditions
-    (not every event is kept). kube-scheduler tells of pods that are gone, and nominates nodes to pods whose volumes
-    are made there.
+    (not every event is kept). kube-scheduler tells of pods that are gone.
     """
     for words, seen in zip(said, (theirs, ours), strict=True):
         for name in {" ".join(name.removeprefix("Event ").split()[:2]) for name in seen if "Pod " in name}:
@@ -141,25 +140,23 @@ def _settle(theirs: Seen, ours: Seen, said: tuple[Said, Said], *, wakes_alike: b
                 first["message"] = second.get("message")
     for name in [name for name in theirs if name.endswith(" FailedScheduling")]:
         theirs[name] = [each for each in theirs[name] if GONE not in each["message"]]
-    made_on = {
-        body["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
-        for name, bodies in theirs.items()
-        for body in bodies
-        if name.startswith("PersistentVolumeClaim ")
-    }
-    for name in [name for name in theirs if name.startswith("Pod ") and name in ours]:
-        status, own = (side[name][0].get("status", {}) for side in (theirs, ours))
-        if status.get("nominatedNodeName", "") in made_on and "nominatedNodeName" not in own:
-            del status["nominatedNodeName"]
 
 
 def _is_woken_by_ours_only(theirs: Seen, ours: Seen, step: Step) -> bool:
     """Return whether ours has placed a pod on news that the other scheduler does not hear.
 
     Lives part there. kube-scheduler's InterPodAffinity is deaf to labels of namespaces, and to what becomes of running
-    pods whose anti-affinity kept it out; koord-scheduler to Reservations that go.
+    pods whose anti-affinity kept it out; koord-scheduler to Reservations that go, and now and then to a taint that went
+    while it had a Reservation in hand.
     """
-    return any(
+    is_left = any(
+        name.startswith("Reservation ")
+        and bodies[0].get("status", {}).get("phase") == "Pending"
+        and ours.get(name, [{}])[0].get("status", {}).get("phase") == "Available"
+        and "untolerated taint" in json.dumps(_conditions(theirs, name))
+        for name, bodies in theirs.items()
+    )
+    return is_left or any(
         (
             step[1:2] in (["Namespace"], ["Reservation"])
             or "existing pods anti-affinity" in json.dumps(_conditions(theirs, name))

@@ -194,7 +194,7 @@ def test_what_filter_lets_pass_reserve_can_book(cluster: Cluster, state: NUMASta
     for row in rows[plugin.filter(state, rows) == 0].tolist():
         name = cluster.table.name_of(row)
         cluster.table.assign(info, name, assumed=True)
-        expected = plugin.trial(state, info, row, counted=True)
+        expected = plugin.trial(state, info, row, is_filtered=True)
         assert plugin.reserve(state, info, row).is_success
         got = plugin.books.reserved(info.uid)
         assert got is None or (got.allocation, got.binding) == (expected.allocation, expected.binding)

@@ -14,11 +14,11 @@ from koordinator.scheduler.plugins.node_numa_resource.node_allocation import (
     NodeAllocation,
     PodHolding,
 )
-from koordinator.scheduler.plugins.node_numa_resource.policy import BoundCPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import (
+    BEYOND_RESERVATION,
     NO_USE,
     NOT_TAKEN_OVER,
-    OUT_OF_SCOPE,
     Held,
     ReservationUse,
     ReservedHoldings,
@@ -105,14 +105,14 @@ def test_reserve_does_not_fall_back_silently() -> None:
 
     six = AllocationRequest({"cpu": 6_000}, 6, "FullPCPUs")
 
-    assert use.allocate(state, six, None).status == OUT_OF_SCOPE
+    assert use.allocate(state, six, None).status == BEYOND_RESERVATION
 
 
 def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> None:
     state, use = world(0, mask_of(range(8)))
     facts = NodeTopologyFacts(state.options, has_report=True, zones=state.zones)
     plan = PodPlan(requests={"cpu": 6_000}, numa_policy=NUMATopologyPolicy.SINGLE_NUMA_NODE)
-    terms, usage = admission.terms_of(plan, facts), BoundCPUUsage(0, 0, 0)
+    terms, usage = admission.terms_of(plan, facts), None
 
     alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy())
     within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy(), use)
@@ -125,7 +125,7 @@ def test_a_required_bind_policy_is_met_by_the_reservation_where_the_node_is_full
     state, use = world(0, mask_of(range(8)))
     facts = NodeTopologyFacts(state.options, has_report=True)
     plan = PodPlan({"cpu": 6_000}, binds_cpus=True, required_policy="FullPCPUs", policy="FullPCPUs")
-    terms, usage = admission.terms_of(plan, facts), BoundCPUUsage(0, 0, 0)
+    terms, usage = admission.terms_of(plan, facts), None
 
     alone = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy())
     within = admission.place(terms, facts, state.node_allocation, usage, NUMAScoringStrategy(), use)

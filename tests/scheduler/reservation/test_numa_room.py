@@ -10,6 +10,8 @@ from tests.scheduler.world import World, play
 
 Json = dict[str, Any]
 
+RATIO = "node.koordinator.sh/resource-amplification-ratio"
+
 
 def room(name: str, cpu: str, **spec: Any) -> Json:
     body = pod(name, cpu=cpu, memory="2Gi", qos="LSR")
@@ -152,5 +154,65 @@ def test_pods_that_ignore_reservations_get_cpus_that_owners_do_not_use(numa: Jso
         assert [len(each) for each in (first, free, second)] == [2, 4, 2]
         assert used_by(world, "free") == ""
         assert "nodeName" not in named(world, "Pod", "too-much")["spec"]
+
+    play(story)
+
+
+def test_an_owner_binds_cpus_where_only_its_reservation_has_amplified_cpu_left() -> None:
+    async def story(world: World) -> None:
+        body = node("a", cpus=16)
+        body["metadata"].setdefault("annotations", {})[RATIO] = '{"cpu": 2}'
+        body["status"]["allocatable"]["cpu"] = "32"
+        world.api.put("Node", body)
+        world.api.put("NodeResourceTopology", report("a"))
+        await world.settle()
+        world.api.put("Reservation", room("room", "8"))
+        world.api.put("Pod", pod("other", cpu="16", qos="LS"))
+        await world.settle(1)
+        assert status_of(world, "room")["phase"] == "Available"
+
+        world.api.put("Pod", owner("web-0", "8"))
+        await world.settle(1)
+        assert '"room"' in used_by(world, "web-0")
+
+    play(story)
+
+
+def test_a_restricted_reservation_of_cpus_alone_leaves_amounts_of_numa_nodes_open() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        await world.settle()
+        world.api.put("Reservation", room("room", "4", allocatePolicy="Restricted"))
+        await world.settle(1)
+        assert status_of(world, "room")["phase"] == "Available"
+
+        body = owner("web-0", "2")
+        body["metadata"]["annotations"]["scheduling.koordinator.sh/numa-topology-spec"] = (
+            '{"numaTopologyPolicy": "SingleNUMANode"}'
+        )
+        world.api.put("Pod", body)
+        await world.settle(1)
+        assert '"room"' in used_by(world, "web-0")
+        assert cpus_of(named(world, "Pod", "web-0")) <= cpus_of(named(world, "Reservation", "room"))
+
+    play(story)
+
+
+def test_room_of_a_reservation_that_an_owner_cannot_use_is_not_free_for_it() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        await world.settle()
+        world.api.put("Reservation", room("room", "4", allocatePolicy="Restricted"))
+        world.api.put("Pod", pod("other", cpu="6", qos="LS"))
+        await world.settle(1)
+        assert status_of(world, "room")["phase"] == "Available"
+
+        body = pod("web-0", cpu="8", qos="LSR")
+        body["metadata"]["labels"]["app"] = "web"
+        world.api.put("Pod", body)
+        await world.settle(1)
+        assert "nodeName" not in named(world, "Pod", "web-0")["spec"], "6 of 16 CPUs are free"
 
     play(story)

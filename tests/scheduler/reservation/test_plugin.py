@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster import errors
 from koordinator.scheduler.plugin.capabilities import ApiRequest
+from koordinator.scheduler.table.pod_info import PodInfo
 from tests.scheduler.world import World, play, pod
 
 Json = dict[str, Any]
@@ -443,3 +446,35 @@ def test_the_general_fit_check_can_be_left_to_judge_the_node(gates: str) -> None
         assert node_of(world, "fits") == "node-0"
 
     play(story, gates=FeatureGates.of(Component.SCHEDULER, gates))
+
+
+def test_a_pod_takes_no_reservation_that_holds_nothing_of_what_it_asks_for() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4", extra={"kubernetes.io/batch-cpu": "8k", "kubernetes.io/batch-memory": "8Gi"})
+        put_reservation(world, reservation("room", cpu="3"))
+        await world.settle()
+        batch = {"kubernetes.io/batch-cpu": "1k", "kubernetes.io/batch-memory": "1Gi"}
+        world.api.put("Pod", owned("batch", requests=batch))
+        await world.settle(1)
+        assert (node_of(world, "batch"), used_by(world, "batch")) == ("node-0", "")
+        assert status_of(world, "room")["phase"] == "Available", "it is still there for who can use it"
+
+    play(story)
+
+
+def test_shares_of_an_owners_score_are_those_of_the_node_without_the_reservation() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        put_reservation(world, reservation("room", cpu="3"))
+        await world.settle()
+        engine = world.scheduler.engine
+        [profile] = engine.profiles.values()
+        info = PodInfo.of(from_builtins(owned("web", cpu="3"), Pod), engine.table.registry)
+        evaluation = engine.cache.evaluate(profile, info, profile.class_key(info))
+        rows = evaluation.feasible
+        shares = evaluation.score_shares(rows)
+        totals = sum(each.weight * each.normalised for each in shares)
+        assert rows.size == 2
+        assert totals.tolist() == evaluation.totals_of(rows).tolist()
+
+    play(story)

@@ -1,4 +1,4 @@
-"""Reservations that make room for themselves, where the plugin's arguments allow it."""
+"""Reservations that make room for themselves, where the plugin's arguments allow it, and owners that make more."""
 
 from typing import Any
 
@@ -8,7 +8,15 @@ import pytest
 from koordinator.api import labels
 from koordinator.scheduler.config import default_plugins
 from koordinator.scheduler.config.config import PluginConfig, SchedulerConfig
-from tests.scheduler.reservation.test_plugin import Json, node_of, put_reservation, reservation, status_of
+from tests.scheduler.reservation.test_plugin import (
+    Json,
+    node_of,
+    owned,
+    put_reservation,
+    reservation,
+    status_of,
+    used_by,
+)
 from tests.scheduler.world import World, play, pod
 
 
@@ -100,3 +108,20 @@ def test_another_reservation_is_never_evicted() -> None:
         )
 
     play(story, PREEMPTS)
+
+
+def test_an_owner_evicts_pods_for_what_it_needs_beyond_its_reservation() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8")
+        put_reservation(world, reservation("room", cpu="3"))
+        await world.settle()
+        world.api.put("Pod", runs("important", priority=50))
+        world.api.put("Pod", runs("low", priority=5, cpu="2"))
+        await world.settle()
+        world.api.put("Pod", owned("web", cpu="5", priority=20))
+        await world.settle(15)
+        assert names(world) == {"important", "web"}
+        assert node_of(world, "web") == "node-0"
+        assert '"room"' in used_by(world, "web")
+
+    play(story)

@@ -202,7 +202,7 @@ def _filter(case: Case) -> Any:
         numa_policy=policy.node_numa_policy(node_labels),
     )
     terms = terms_of(plan, facts)
-    status = terms.check(policy.BoundCPUUsage(0, 0, 0), facts.cpu_ratio)
+    status = terms.check(None, facts.cpu_ratio)
     if status.is_success and terms.binding.is_required and not terms.policy:
         held = node_allocation_of([{"cpuset": cpus} for cpus in case.get("existingCPUSets", ())])
         status = allocate(facts.state(held), terms.request, None).status

@@ -3,10 +3,12 @@
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from koordinator.scheduler.engine.answers import ScoreShare
 from koordinator.scheduler.engine.evaluation import Evaluation
 from koordinator.scheduler.engine.extensions import ShownNodes
 from koordinator.scheduler.engine.profile import Profile
 from koordinator.scheduler.plugin.status import Status
+from koordinator.scheduler.table.columns import Rows
 from koordinator.scheduler.table.nodes import NodeTable
 from koordinator.scheduler.table.pod_info import PodInfo
 from koordinator.scheduler.table.trial import Trial, trial_of
@@ -53,6 +55,19 @@ class ShownEvaluation(Evaluation):
                 self._all_refusals()
         self._note_epochs()
         self._normal_epochs = self._normal_epochs_now()
+
+    def score_shares(self, rows: Rows) -> list[ScoreShare]:
+        if self.is_of_table:
+            return super().score_shares(rows)
+        extensions = self._profile.extensions
+        with trial_of(self._table) as what_if:
+            if self._shown is not None:
+                for row in rows.tolist():
+                    self._shown.show_row(row, what_if)
+            if self._is_changed:
+                shown = extensions.see_before_pre_filter(self._pod, what_if)
+                extensions.see_before_filter(self.states, shown.pod, what_if)
+            return super().score_shares(rows)
 
     @property
     def is_of_table(self) -> bool:

@@ -37,7 +37,8 @@ POD_SCHEDULED = "PodScheduled"
 
 
 class PodStatusUpdate(msgspec.Struct, frozen=True):
-    """The text for the pod's status; `nominated_node` None leaves the nomination, "" clears it."""
+    """The text for the pod's status; without a reason its condition stays. `nominated_node` None leaves the nomination,
+    "" clears it."""
 
     reason: str
     message: str
@@ -45,7 +46,8 @@ class PodStatusUpdate(msgspec.Struct, frozen=True):
 
 
 def unscheduled_patch(pod: Pod, verdict: PodStatusUpdate, now_s: float) -> dict[str, Any]:
-    """Return the merge patch that sets the condition PodScheduled to False; empty when the pod says so already.
+    """Return the merge patch that sets the condition PodScheduled to False, and the nomination; empty when the pod says
+    so already.
 
     A merge patch replaces the list of conditions, so it holds them all and is good for this version only.
     """
@@ -53,7 +55,7 @@ def unscheduled_patch(pod: Pod, verdict: PodStatusUpdate, now_s: float) -> dict[
     old = find_condition(conditions, POD_SCHEDULED)
     status: dict[str, Any] = {}
     said = (old.status, old.reason, old.message) if old is not None else None
-    if said != ("False", verdict.reason, verdict.message):
+    if verdict.reason and said != ("False", verdict.reason, verdict.message):
         kept_s = old.last_transition_time if old is not None and old.status == "False" else None
         new = {
             "type": POD_SCHEDULED,
@@ -88,10 +90,14 @@ class StatusWriter:
         self._filled = asyncio.Event()
 
     def write(self, pod: Pod, verdict: PodStatusUpdate) -> None:
-        """Write the verdict; what the one before said about the nomination still holds if this one says nothing."""
+        """Write the verdict; what the one before said still holds where this one says nothing."""
         waiting = self._pending.get(pod.metadata.uid)
-        if waiting is not None and verdict.nominated_node is None:
-            verdict = msgspec.structs.replace(verdict, nominated_node=waiting[1].nominated_node)
+        if waiting is not None:
+            before = waiting[1]
+            if verdict.nominated_node is None:
+                verdict = msgspec.structs.replace(verdict, nominated_node=before.nominated_node)
+            if not verdict.reason:
+                verdict = msgspec.structs.replace(before, nominated_node=verdict.nominated_node)
         self._pending[pod.metadata.uid] = (pod, verdict)
         self._filled.set()
 

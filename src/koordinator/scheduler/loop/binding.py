@@ -196,6 +196,13 @@ DRAIN_S = 3.0
 leadership (5 s by default), so nobody else decides meanwhile."""
 
 
+TIMER_SLACK_S = 0.001
+"""Timers may fire this much early."""
+SLOW_S = 1.0
+"""Time after which a placement that is not carried out is written on the pod, for cluster autoscalers and whoever
+leads next. kube-scheduler writes it at once; most pods of gangs have gone by then."""
+
+
 class BindingCycle(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A placement to carry out. `batch`: it is one of several that were placed together."""
 
@@ -217,6 +224,8 @@ class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
     """Takes the outcome of a binding."""
     interrupted: Callable[[BindingCycle], None]
     """Takes a placement that was not carried out because the scheduler stops."""
+    slow: Callable[[BindingCycle], None] = lambda _job: None
+    """Hears of a placement that has waited for somebody for `SLOW_S`."""
     ran: Callable[[str, str, Status, float], None] = lambda _point, _profile, _status, _seconds: None
     """Hears of each extension point that ran: its name, the profile's, the outcome, seconds."""
 
@@ -236,6 +245,9 @@ class Binder:
         self._apart: dict[BindingCycle, asyncio.Task[None]] = {}
         self._held: dict[str, BindingCycle] = {}
         """Placements that Permit plugins hold, by uid."""
+        self._begun: deque[tuple[float, BindingCycle]] = deque()
+        """Placements that wait, or did, for somebody, and when that is worth writing: the next one is first."""
+        self._slow_timer: asyncio.TimerHandle | None = None
         self._active_count = 0
         self._room: asyncio.Future[None] | None = None
         self._is_closing = False
@@ -284,7 +296,10 @@ class Binder:
             for job in list(self._apart):
                 self._hand_back(job)  # cancelled before it began
             self._workers.clear()
-            self._group = None
+            self._begun.clear()
+            if self._slow_timer is not None:
+                self._slow_timer.cancel()
+            self._group = self._slow_timer = None
 
     def start(self, job: BindingCycle) -> None:
         """Take a placement on."""
@@ -292,6 +307,7 @@ class Binder:
         if placed.waits:
             self._held[placed.pod.uid] = job
             self._waiting.enter(placed.pod, placed.node_name, placed.waits)
+            self._await(job)
         else:
             self.begin(job)
 
@@ -382,8 +398,29 @@ class Binder:
     def _run_apart(self, work: Coroutine[Any, Any, None], job: BindingCycle) -> None:
         """Run what waits for others beside the workers."""
         assert self._group is not None, "the binder is not open"
+        self._await(job)
         task = self._apart[job] = self._group.create_task(work, name=f"bind {job.placed.pod.key}")
         task.add_done_callback(lambda _: work.close())  # cancelled before it began
+
+    def _await(self, job: BindingCycle) -> None:
+        loop = asyncio.get_running_loop()
+        self._begun.append((loop.time() + SLOW_S, job))
+        if self._slow_timer is None:
+            self._slow_timer = loop.call_later(SLOW_S, self._tell_slow)
+
+    def _tell_slow(self) -> None:
+        """Tell of placements that wait for `SLOW_S` now, and set the timer for the next one."""
+        loop = asyncio.get_running_loop()
+        self._slow_timer = None
+        while self._begun:
+            at_s, job = self._begun[0]
+            is_waiting = job in self._apart or self._held.get(job.placed.pod.uid) is job
+            if is_waiting and at_s > loop.time() + TIMER_SLACK_S:
+                self._slow_timer = loop.call_at(at_s, self._tell_slow)
+                return
+            self._begun.popleft()
+            if is_waiting:
+                self._guard.call(self._rules.slow, job)
 
     def _finish(self, job: BindingCycle, status: Status) -> None:
         self._apart.pop(job, None)

@@ -109,7 +109,9 @@ class EventHandlers:
         elif info.node_name:
             self._assigned(info)
         else:
-            self._nominated(old, info)
+            place = self._table.place_of(info.uid)
+            if place is None or not place.assumed:  # else it counts where it is, and is not awaited besides
+                self._nominated(old, info)
             self._unassigned(info)
 
     def _known(self, pod: Pod) -> PodInfo | None:

@@ -69,6 +69,16 @@ class Outcomes:
         self._clock = engine.clock
         self._guard = Guard("PostBind plugins")
         self._failures = engine.failure_handlers()
+        self._expected: set[str] = set()
+        """Uids of pods whose placement was written on them before they are bound."""
+
+    def slow(self, job: BindingCycle) -> None:
+        """Write the node on a pod that Permit, its volumes or devices keep waiting (what the gate
+        NominatedNodeNameForExpectation of kube-scheduler is for)."""
+        live = self._caches.live(job.placed.pod.pod)
+        if live is not None:  # else it is gone, or only the scheduler knows it
+            self._expected.add(job.placed.pod.uid)
+            self._parts.statuses.write(live, actions.PodStatusUpdate("", "", job.placed.node_name))
 
     def bound(self, job: BindingCycle, outcome: Status) -> None:
         """Note that a binding ended."""
@@ -90,7 +100,9 @@ class Outcomes:
         result = refused(pod, outcome)
         if job.batch is not None and not self._engine.nominations.node_of(pod.uid):
             result = msgspec.structs.replace(result, nominated_node="")
-        self._retry(job.entry, result, node_name)
+        before = job.placed.nominated_before if pod.uid in self._expected else None
+        self._expected.discard(pod.uid)
+        self._retry(job.entry, result, node_name, before)
         if job.batch is not None:
             # The others of its plan are on their way: it must not wait for an event.
             self._queue.activate((pod.uid,), self._clock.now())
@@ -102,6 +114,7 @@ class Outcomes:
     def _placed(self, job: BindingCycle) -> None:
         pod, node_name = job.placed.pod, job.placed.node_name
         self._queue.done(pod.uid)
+        self._expected.discard(pod.uid)
         self._parts.statuses.discard(pod.pod)
         self._observer.placed(job.entry, self._clock.now())
         if self._parts.auditor is not None:
@@ -116,6 +129,7 @@ class Outcomes:
         """Note that the scheduler stops: the pod is as good as never tried. If it was bound after all, the API will
         say so."""
         self._forget(job)
+        self._expected.discard(job.placed.pod.uid)
         self._observer.interrupted(job.entry)
         self._requeue(job.entry, Unplaced(job.placed.pod, status.error("interrupted"), frozenset()))
 
@@ -135,9 +149,14 @@ class Outcomes:
         failure = status.error(f"scheduling failed: {type(error).__name__}: {error}")
         self.unplaced(entry, Unplaced(entry.pod, failure, frozenset()))
 
-    def _retry(self, entry: QueuedPod, result: Unplaced, node_name: str = "") -> None:
-        """Queue the pod again and tell the user, unless a plugin does; `node_name` is where the pod was."""
+    def _retry(
+        self, entry: QueuedPod, result: Unplaced, node_name: str = "", before: str | None = None
+    ) -> None:
+        """Queue the pod again and tell the user, unless a plugin does; `node_name` is where the pod was, `before` the
+        nomination that its expected node was written over, None when it was not."""
         nominated = handle.nomination_after(result.status, node_name, result.nominated_node)
+        if nominated is None:
+            nominated = before
         if nominated != result.nominated_node:
             result = msgspec.structs.replace(result, nominated_node=nominated)
         if self._parts.auditor is not None:
@@ -154,6 +173,8 @@ class Outcomes:
             live = self._requeue(entry, result)
             if live is not None and handling is Handling.GO_ON:
                 self._report(live, entry, result)
+            elif live is not None and before is not None:
+                self._parts.statuses.write(live, actions.PodStatusUpdate("", "", nominated))
         self._failures.after(failure)
 
     def _report(self, live: Pod, entry: QueuedPod, result: Unplaced) -> None:

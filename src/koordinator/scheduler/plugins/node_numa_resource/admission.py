@@ -163,9 +163,10 @@ class NUMAPodTerms(msgspec.Struct, frozen=True, eq=False):
     is_known: bool
     """Whether zones decide; else the whole machine does."""
 
-    def check(self, usage: BoundCPUUsage, cpu_ratio: float) -> Status:
-        """Return what keeps the pod from a node before its free CPUs and NUMA nodes are looked at."""
-        if self.status.is_success and cpu_ratio > 1:
+    def check(self, usage: BoundCPUUsage | None, cpu_ratio: float) -> Status:
+        """Return what keeps the pod from a node before its free CPUs and NUMA nodes are looked at; without `usage`
+        amplified CPU is not compared."""
+        if self.status.is_success and usage is not None:
             binds_cpus = self.binding.binds_cpus
             status = policy.check_amplified(self.plan.cpu_milli, binds_cpus, usage, cpu_ratio)
             return status if not status.is_success else self.late_status
@@ -233,7 +234,7 @@ def place(
     terms: NUMAPodTerms,
     facts: NodeTopologyFacts,
     node_allocation: NodeAllocation,
-    usage: BoundCPUUsage,
+    usage: BoundCPUUsage | None,
     strategy: NUMAScoringStrategy,
     reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),

@@ -67,7 +67,7 @@ class NUMANodeView(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-def judge(view: NUMANodeView, terms: NUMAPodTerms, usage: BoundCPUUsage) -> Status | None:
+def judge(view: NUMANodeView, terms: NUMAPodTerms, usage: BoundCPUUsage | None) -> Status | None:
     """Return whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least the
     words."""
     status = terms.check(usage, view.facts.cpu_ratio)
@@ -184,7 +184,7 @@ def place(
     view: NUMANodeView,
     node_allocation: NodeAllocation,
     terms: NUMAPodTerms,
-    usage: BoundCPUUsage,
+    usage: BoundCPUUsage | None,
     strategy: NUMAScoringStrategy,
 ) -> NUMAPlacement | None:
     """Return what the pod gets; None where a trial has to tell."""

@@ -249,12 +249,13 @@ class NodeNUMAResource(
         pod: PodInfo,
         row: int,
         *,
-        counted: bool = False,
+        is_filtered: bool = False,
         use: ReservedNode | None = None,
         choice: ReservationChoice | None = None,
     ) -> NUMAPlacement:
-        """Return what the pod would get on a node, or why nothing. `counted` when it is among the row's requests
-        already; `use`: the reservation that it takes it from; `choice`: the same for the other plugins."""
+        """Return what the pod would get on a node, or why nothing. `is_filtered`: Filter compares amplified CPU, which
+        counts the pod by now or the reservation that it uses; `use`: that reservation; `choice`: the same for the other
+        plugins."""
         record = self.books.at(row)
         others = [
             OtherHints(
@@ -265,20 +266,20 @@ class NodeNUMAResource(
         ]
         if state.chosen is not None:
             return explained.place(state.plan, record.facts, record.node_allocation, state.chosen, others)
-        usage = self._usage(row, state.plan.cpu_milli if counted else 0)
+        usage = self._usage(row) if not is_filtered else None
         seen = use or ReservedNode(record.node_allocation)
         terms, strategy = self._terms(state, record), self._args.numa_scoring_strategy
         return admission.place(terms, record.facts, seen.node_allocation, usage, strategy, seen.use, others)
 
-    def _usage(self, row: int, own_milli: int = 0) -> BoundCPUUsage:
-        """Return the CPU of a node, which matters only where it is amplified."""
+    def _usage(self, row: int) -> BoundCPUUsage | None:
+        """Return the CPU of a node, where it is amplified."""
         record = self.books.at(row)
         if record.facts.cpu_ratio <= 1:
-            return _NO_USAGE
+            return None
         cpu = resource_vector.CPU_COLUMN
         return BoundCPUUsage(
             int(self._table.allocatable[cpu, row]),
-            int(self._table.requested[cpu, row]) - own_milli,
+            int(self._table.requested[cpu, row]),
             record.view.pinned_count,
         )
 
@@ -374,18 +375,17 @@ class NodeNUMAResource(
     def _reservable(
         self, state: NUMAState, pod: PodInfo, row: int, use: ReservedNode | None
     ) -> NUMAPlacement:
-        """Return what the pod, which is among the row's requests already, gets."""
+        """Return what the pod gets, which is among the row's requests by now."""
         if use is not None:
-            return self.trial(state, pod, row, counted=True, use=use)
+            return self.trial(state, pod, row, is_filtered=True, use=use)
         if not state.needs_trial:
             self.books.sync()
             record = self.books.at(row)
-            terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
-            strategy = self._args.numa_scoring_strategy
-            found = node_view.place(record.view, record.node_allocation, terms, usage, strategy)
+            terms, strategy = self._terms(state, record), self._args.numa_scoring_strategy
+            found = node_view.place(record.view, record.node_allocation, terms, None, strategy)
             if found is not None:
                 return found
-        return self.trial(state, pod, row, counted=True)
+        return self.trial(state, pod, row, is_filtered=True)
 
     # Reservations
 
@@ -423,11 +423,11 @@ class NodeNUMAResource(
         if use is None and not is_joint and whole is record.node_allocation:
             return SUCCESS  # it is as Filter saw it
         use, choice = use or ReservedNode(whole), ReservationChoice(reservation)
-        return self.trial(state, pod, row, use=use, choice=choice).status
+        return self.trial(state, pod, row, is_filtered=True, use=use, choice=choice).status
 
     def filter_pre_allocation(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
         use = self._use(pod, row, None) if not state.plan.status.is_skip else None
-        return self.trial(state, pod, row, use=use).status if use is not None else SUCCESS
+        return self.trial(state, pod, row, is_filtered=True, use=use).status if use is not None else SUCCESS
 
     async def pre_bind_reservation(
         self, state: NUMAState, reservation: Reservation, node_name: str, patch: PodPatch
@@ -496,4 +496,3 @@ _SHARES_NUMA_NODES = (
     "no NUMA node was free of pods that reach beyond it: the policy BestEffort takes what there is; "
     "SingleNUMANode or Restricted would wait",
 )
-_NO_USAGE = BoundCPUUsage(0, 0, 0)

@@ -103,7 +103,7 @@ class ReservedHoldings:
 
 
 NOT_TAKEN_OVER = unschedulable("Reservation(s) would not get all CPUs of the pods that it takes over")
-OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")
+BEYOND_RESERVATION = unschedulable("Reservation(s) not enough cpus available to satisfy request")
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
@@ -115,6 +115,8 @@ class ReservationUse(msgspec.Struct, frozen=True):
     """CPUs that have to be among those that it gets, if it gets any of its own."""
     is_ignoring: bool = False
     """Whether it uses no reservation, but what all of them leave."""
+    is_restricted: bool = False
+    """Whether it gets CPUs of the reservation only."""
 
     @property
     def is_any(self) -> bool:
@@ -132,9 +134,11 @@ class ReservationUse(msgspec.Struct, frozen=True):
         found = allocate.allocate(node, request, numa_nodes, self.given_back)
         if not self.is_any or self.is_ignoring:
             return found
-        is_restricted = self.given_back.required_zones is not None
-        if not found.status.is_success or (is_restricted and found.cpus & ~self.given_back.preferred_cpus):
-            return Allocation(status=OUT_OF_SCOPE)
+        if not found.status.is_success:
+            reasons = (f"Reservation(s) {reason}" for reason in found.status.reasons)
+            return Allocation(status=unschedulable(*reasons))
+        if self.is_restricted and found.cpus & ~self.given_back.preferred_cpus:
+            return Allocation(status=BEYOND_RESERVATION)
         if request.cpu_count > 0 and self.must_have & ~found.cpus:
             return Allocation(status=NOT_TAKEN_OVER)
         return found
@@ -158,8 +162,10 @@ class ReservedNode(msgspec.Struct, frozen=True):
         *,
         is_restricted: bool,
     ) -> "ReservedNode":
-        back = GivenBack(rest.numa, topology.mask_of(rest.cpus), rest.numa if is_restricted else None)
-        return cls(node_allocation, ReservationUse(back))
+        # One that holds no amounts of NUMA nodes restricts CPUs alone.
+        required = rest.numa if is_restricted and rest.numa else None
+        back = GivenBack(rest.numa, topology.mask_of(rest.cpus), required)
+        return cls(node_allocation, ReservationUse(back, is_restricted=is_restricted))
 
     @classmethod
     def of_all(

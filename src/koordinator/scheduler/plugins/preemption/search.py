@@ -319,6 +319,10 @@ class _Outlook:
         is_exact |= np.isin(rows, self._nominated_rows())
         is_exact |= np.isin(rows, list(search._table.tied_rows()))
         for plugin, state in filters or ():
+            if isinstance(plugin, capabilities.NodeTransformer) and plugin.shows_nodes(state):
+                # To the pod these rows are otherwise than the table says: it has reservations there.
+                is_exact |= np.isin(rows, list(plugin.shown_rows(state)))
+        for plugin, state in filters or ():
             self._ask(plugin, state, rows, is_exact)
         self.is_plain = self.is_open & ~is_exact
 

@@ -148,7 +148,7 @@ def fit(
     by_node: set[str] = set()
     by_room: list[str] = []
     for room in rooms:
-        if not _is_candidate(asked, room):
+        if not is_candidate(asked, room):
             continue
         short = [] if is_node_skipped else short_on_node(asked.request, node, (room.available,), ignored)
         own = short_in_room(asked.request, room, ignored, bool(asked.name)) if room.is_restricted else []
@@ -200,7 +200,7 @@ def is_policy_conflict(incoming: str, existing: Sequence[str]) -> bool:
     return any((policy == "") != (incoming == "") for policy in existing)
 
 
-def _is_candidate(asked: ReservationRequest, room: ReservationAmounts) -> bool:
+def is_candidate(asked: ReservationRequest, room: ReservationAmounts) -> bool:
     if asked.must_reserve:
         return not asked.name or asked.name == room.name
     return any(name in asked.request for name in room.names)

@@ -129,9 +129,15 @@ class NodeJudge:
         away = [each.rest(table.registry) for each in matched if not self.ledger.is_placed(each.uid)]
         return ReservationNodeView.of(table, row, state.asked.request, away, len(matched))
 
-    def fit(self, state: OwnerState, row: int, matched: Sequence[ReservationRecord]) -> Fit:
-        """Return whether the node will do for the pod."""
-        rooms = [record.amounts for record in matched]
+    def fit(
+        self,
+        state: OwnerState,
+        row: int,
+        matched: Sequence[ReservationRecord],
+        usable: Sequence[ReservationRecord],
+    ) -> Fit:
+        """Return whether the node will do for the pod, by one of the `usable` reservations or beside all that match."""
+        rooms = [record.amounts for record in usable]
         view = self.view(state, row, matched)
         return fit.fit(state.asked, view, rooms, self.ignored, skip_node=self._skips_node)
 
@@ -145,20 +151,25 @@ class NodeJudge:
         left = [each for each in matched if each.uid not in refusals]
         if refusals and not left and state.asked.must_reserve:
             return unschedulable(*dict.fromkeys(text for each in refusals.values() for text in each.reasons))
-        found = self.fit(state, row, left)
+        found = self.fit(state, row, matched, left)
         if found.ok:
             does_without = found.room is None and bool(matched) and not state.asked.is_ignoring
             return asked(None) if does_without else SUCCESS
         return NONE_MATCHED if found.reasons == NONE_MATCHED.reasons else unschedulable(*found.reasons)
 
     def usable(self, state: OwnerState, row: int) -> list[ReservationRecord]:
-        """Return the matched reservations that the pod fits, each by itself."""
+        """Return the matched reservations that give the pod something and that it fits, each by itself."""
         matched = self.matched(state, row)
         if state.asked.is_ignoring or not matched:
             return []
         view = self.view(state, row, matched)
         alone = msgspec.structs.replace(state.asked, must_reserve=True)
-        return [each for each in matched if fit.fit(alone, view, [each.amounts], self.ignored).ok]
+        return [
+            each
+            for each in matched
+            if fit.is_candidate(state.asked, each.amounts)
+            and fit.fit(alone, view, [each.amounts], self.ignored).ok
+        ]
 
 
 def candidate_of(record: ReservationRecord, score: int) -> NominationCandidate:
@@ -238,7 +249,7 @@ def words(judge: NodeJudge, state: OwnerState, record: ReservationRecord, row: i
         )
     if match.outcome in _WORDS:
         return _WORDS[match.outcome]
-    found = judge.fit(state, row, [record])
+    found = judge.fit(state, row, [record], [record])
     if found.room:
         return "can be used by the pod"
     detail = fit.short_in_room(state.asked.request, record.amounts, judge.ignored, is_detailed=True)
