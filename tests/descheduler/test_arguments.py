@@ -17,7 +17,7 @@ BOUNDS = [
     ("LowNodeLoad", "lowThresholds.cpu", 1e308, math.inf),
     ("LowNodeLoad", "anomalyCondition.consecutiveAbnormalities", 1, -1),
     ("LowNodeLoad", "anomalyCondition.consecutiveNormalities", 1, -1),
-    ("LowNodeLoad", "anomalyCondition.timeout", "1ns", "-1ns"),
+    ("LowNodeLoad", "anomalyCondition.timeout", "-1ns", "1 minute"),
     ("MigrationController", "maxConcurrentReconciles", 1, -1),
     ("MigrationController", "evictBurst", 1, -1),
     ("MigrationController", "evictQPS", "0.1", "-0.1"),

@@ -63,7 +63,7 @@ def batchresource(chance: Chance) -> Json:
         "qos": chance.choice(("BE", "BE", "BE", "LS", "")),
         "extended": both()
         if op == "container"
-        else {f"c{index}": both() for index in range(chance.randint(1, 3))},
+        else {f"c{index}": both() for index in range(chance.randint(0, 3))},
         **maybe(chance, 0.3, quotaUsed=chance.random() < 0.5),
         **maybe(chance, 0.5, ratio=chance.choice((-1, 0.5, 1.0, 1.2, 1.333, 3))),
     }

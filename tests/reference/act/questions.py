@@ -160,11 +160,6 @@ def _without(value: Any, name: str) -> Any:
     return [_without(member, name) for member in value] if isinstance(value, list) else value
 
 
-def _batchresource(asked: Json) -> Json | None:
-    """Nobody writes down that a pod has no containers."""
-    return None if asked["op"] == "pod" and asked["extended"] == {} else asked
-
-
 def _bvt(asked: Json) -> Json | None:
     """A switch of the kernel is on or off."""
     return asked if asked.get("sysctl", 0) in (0, 1) else None
@@ -243,7 +238,6 @@ MEND = {
     "cpu-burst": _cpu_burst,
     "cgreconcile": _cgreconcile,
     "bvt": _bvt,
-    "batchresource": _batchresource,
     "runtime-hooks-misc": _runtime_hooks_misc,
     "resctrl-schemata": _resctrl,
     "resource-update-order": _update_order,

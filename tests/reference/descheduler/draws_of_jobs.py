@@ -38,7 +38,10 @@ def arbitrate_filter(chance: Random) -> Json:
         ]
         if chance.random() < 0.6:
             one["metadata"]["namespace"] = "default"
-            one["metadata"]["ownerReferences"] = own["metadata"]["ownerReferences"]
+            refs = own["metadata"]["ownerReferences"]
+            one["metadata"]["ownerReferences"] = [
+                {**ref, "controller": chance.random() < 0.9} for ref in refs
+            ]
     phases = (None, "Pending", "Running", "Running", "Succeeded", "Failed", "Aborted")
     jobs = [_job(chance, f"j{n}", one, phases) for n, one in enumerate((own, *pods)) if chance.random() < 0.3]
     limits = (None, None, 0, 1, 2, 5, "10%", "30%", "50%", "100%")
@@ -83,6 +86,8 @@ def arbitrate_sort(chance: Random) -> Json:
         if chance.random() < 0.5:
             one["metadata"]["ownerReferences"] = [owner(chance, ("Job",))]
         one["metadata"]["ownerReferences"] *= chance.random() < 0.9
+        for ref in one["metadata"]["ownerReferences"]:
+            ref["controller"] = chance.random() < 0.85
     jobs = [_job(chance, f"j{n}", one, (None, "Running", "Succeeded")) for n, one in enumerate(pods)]
     for one in jobs[:count]:
         one["metadata"]["annotations"], one["status"] = {}, {}

@@ -3,6 +3,7 @@ package migration
 
 import (
 	"encoding/json"
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,7 +80,7 @@ func blocked(asked limiterQuestion) (any, error) {
 		reconciler.initObjectLimiters()
 		for _, each := range asked.Events[:index] {
 			if each.Op == "evicted" {
-				clock.SetTime(now.Add(-time.Duration((check.At - each.At) * float64(time.Second))))
+				clock.SetTime(now.Add(-time.Duration(math.Round((check.At - each.At) * float64(time.Second)))))
 				reconciler.trackEvictedPod(each.pod())
 			}
 		}

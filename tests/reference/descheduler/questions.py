@@ -32,14 +32,17 @@ def _pod_and_others(asked: Json) -> Json | None:
 
 
 def _detector(asked: Json) -> Json | None:
-    """Time goes on, and a timeout is not below 0."""
+    """Time goes on."""
     asked["operations"].sort(key=lambda each: each["at"])
-    asked["timeout_seconds"] = abs(asked["timeout_seconds"])
     return asked
 
 
 def _object_limiter(asked: Json) -> Json | None:
-    """Time goes on."""
+    """Time goes on; nothing is below 0."""
+    limits = [asked["replicas"]]
+    limits += [each.get("maxMigrating") for each in asked["object_limiters"].values()]
+    if any(str(limit).startswith("-") for limit in limits):
+        return None
     asked["events"].sort(key=lambda each: each["at"])
     return asked
 
@@ -81,7 +84,12 @@ def _usage_score(asked: Json) -> Json | None:
 
 
 def _arbitrate_filter(asked: Json) -> Json | None:
-    """The pod is one of the pods, and workloads have replicas."""
+    """The pod is one of the pods, and workloads have replicas. The arguments pass validation."""
+    namespaces = asked["args"].get("namespaces") or {}
+    if all(namespaces.get(name) for name in ("include", "exclude")) or any(
+        number < 0 for number in asked["args"].values() if isinstance(number, int)
+    ):
+        return None
     for workload in asked["workloads"].values():
         workload.setdefault("replicas", 0)
     own = asked["pod"]

@@ -47,9 +47,7 @@ def _situation(asked: Json) -> Json | None:
     listed = {(each["type"], each.get("minor")): each for each in device["spec"]["devices"]}
     if len(listed) < len(device["spec"]["devices"]) or any(minor is None for _, minor in listed):
         return None
-    if not all(map(_is_card, device["spec"]["devices"])) or _lacks_both(
-        asked["pod"], {kind for kind, _ in listed}
-    ):
+    if not all(map(_is_card, device["spec"]["devices"])):
         return None
     if any(
         each.get("extension")
@@ -72,32 +70,36 @@ def _situation(asked: Json) -> Json | None:
         ]
         if not vfs.issuperset(held_vfs):
             return None
+    kinds = {kind for kind, _ in listed}
     used = [
-        {
-            kind: [each for each in held if (kind, each["minor"]) in listed]
-            for kind, held in allocations.items()
-        }
+        {kind: held for kind, held in allocations.items() if kind in kinds}
         for allocations in asked.get("used", ())
     ]
     for allocations in used:
         for kind, held in allocations.items():
             if any(
-                each["resources"].keys() - listed[kind, each["minor"]]["resources"].keys() for each in held
+                each["resources"].keys() - listed[kind, each["minor"]]["resources"].keys()
+                for each in held
+                if (kind, each["minor"]) in listed
             ):
                 return None  # an amount that the device does not have
     reservations = [
         *asked.get("reservations", ()),
         *([asked["reservation"]] if "reservation" in asked else []),
     ]
+    if asked["op"] == "numaHints" and sum(each.get("matched", True) for each in reservations) > 1:
+        return None  # which of several serves an owner is another one here, and so is the place that is preferred
     names = [each.get("name") for each in reservations]
     if len(set(names)) < len(names) or (reservations and asked.get("deviceHint")):
         return None
     for each in reservations:
         if each.get("policy", "") not in ("", "Aligned", "Restricted"):
             return None
-        for by_type in (each["reserved"], each.get("usedByOwners", {})):
-            if any((kind, int(minor)) not in listed for kind, held in by_type.items() for minor in held):
-                return None
+        reserved, owned = each["reserved"], each.get("usedByOwners", {})
+        if any((kind, int(minor)) not in listed for kind, held in reserved.items() for minor in held):
+            return None
+        if any(held.keys() - reserved.get(kind, {}).keys() for kind, held in owned.items()):
+            return None
     return {**asked, "used": [{kind: held for kind, held in each.items() if held} for each in used]}
 
 
@@ -106,14 +108,6 @@ def _is_card(device: Json) -> bool:
     resources = device.get("resources", {})
     memory = resources.get("koordinator.sh/gpu-memory", "0")
     return device["type"] != "gpu" or (memory[0] != "0" and "koordinator.sh/gpu-memory-ratio" in resources)
-
-
-def _lacks_both(pod: Json, kinds: set[str]) -> bool:
-    """Whether a type of device is missing, and perhaps VFs of another one, too: which is told is open."""
-    asked = {"fpga": "koordinator.sh/fpga", "rdma": "koordinator.sh/rdma"}
-    return "vfSelector" in json.dumps(pod.get("annotations", {})) and any(
-        name in pod["requests"] and kind not in kinds for kind, name in asked.items()
-    )
 
 
 _CARD = {
@@ -213,7 +207,10 @@ def _drawn_pod(chance: random.Random) -> Json:
     nics = {"koordinator.sh/rdma": str(chance.choice((1, 2, 50, 100, 200)))}
     boards = {"koordinator.sh/fpga": str(chance.choice((50, 100, 200)))}
     wanted = chance.choice(
-        ((cards,), (cards,), (cards, nics), (cards, nics), (nics,), (cards, boards), (boards,))
+        (
+            *((cards,), (cards,), (cards, nics), (cards, nics), (nics,), (cards, boards), (boards,)),
+            *((nics, boards), (cards, nics, boards)),
+        )
     )
     annotations: Json = {}
     hint: Json = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from koordinator.api.resource_list import sum_of
 from koordinator.scheduler.plugins.reservation import fit
-from tests.reference.gangs.drawn import DRAW
+from tests.reference.gangs import drawn, plays
 
 __all__ = ("DRAW", "MEND", "OUTDATED")
 
@@ -185,7 +185,14 @@ def _life(asked: Json) -> Json | None:
     return asked
 
 
+def _state(asked: Json) -> Json | None:
+    """Steps follow from each other: such as are changed at random do not."""
+    return None
+
+
+DRAW = {**drawn.DRAW, "gang-state": plays.gang_state}
 MEND = {
+    "gang-state": _state,
     "gang-preemption": _job,
     "podgroup-phase": _phase,
     "reservation-allocate-policy": _policy,
@@ -198,6 +205,9 @@ MEND = {
 
 _NO_IGNORED = "Reservation's arguments have no ignored resources in this release"
 OUTDATED = {
+    "gang-state": {
+        "condition patch goes only to untried members, once": "conditions are written since a later commit"
+    },
     "reservation-allocate-policy": {
         "filter: extended resource: ignored by name on node and reservation": _NO_IGNORED,
         "filter: extended resource: ignored by group": _NO_IGNORED,

@@ -1,6 +1,7 @@
 """Areas of labels and annotations: how each is read, and how it is written."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,8 @@ from koordinator.yarn import amounts
 from tests.vectors.compare import quantities
 
 Case = dict[str, Any]
+_ZERO = re.compile(r"[+-]?[0.]+[A-Za-z]{0,2}")
+"""An amount of nothing, in any unit."""
 Read = Callable[[Case], Any]
 
 
@@ -235,14 +238,14 @@ def _comparable(value: Any) -> Any:
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
         members = {name: _without_empty(member) for name, member in value.items()}
-        return {name: m for name, m in members.items() if not (m in (None, "", "0", [], {}) or _is_zero(m))}
+        return {name: m for name, m in members.items() if not (m in (None, "", [], {}) or _is_zero(m))}
     if isinstance(value, list):
         return [_without_empty(member) for member in value]
     return value
 
 
 def _is_zero(value: Any) -> bool:
-    return isinstance(value, bool | int | float) and not value
+    return not value if isinstance(value, bool | int | float) else bool(_ZERO.fullmatch(str(value)))
 
 
 def write(case: Case) -> Case:
@@ -302,12 +305,10 @@ def _set_origin_extended_allocatable(case: Case) -> Case:
 
 
 def _set_third_party_allocation(case: Case) -> Case:
-    annotations = _annotations(case, labels.NODE_THIRD_PARTY_ALLOCATIONS)
     allocation = node.ThirdPartyAllocation(
         name=case["name"], priority=case["priority"], resources=case["resources"]
     )
-    old = node.THIRD_PARTY_ALLOCATIONS.read(annotations) or node.ThirdPartyAllocations()
-    allocations = amounts.with_allocation(old.allocations, allocation)
+    allocations = amounts.with_allocation(amounts.read(case["old"]), allocation)
     return {"text": node.THIRD_PARTY_ALLOCATIONS.encode(node.ThirdPartyAllocations(allocations=allocations))}
 
 

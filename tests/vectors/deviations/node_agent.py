@@ -81,6 +81,13 @@ def _lifted(name: str, base: int, pod: int, operations: Case) -> Case:
     }
 
 
+def with_limits_of_no_containers(case: Case, ask: Ask) -> Any:
+    """A best-effort pod whose batch resources name no container gets a memory limit of 0."""
+    if (case["op"], case.get("qos"), case.get("extended")) != ("pod", "BE", {}):
+        return None
+    return {"cpuShares": 2, "cfsQuota": -1, "memoryLimit": 0}
+
+
 def without_narrow_ways(case: Case, ask: Ask) -> Any:
     """A range within one way of the cache is a mask of no way, which the kernel refuses."""
     if case["op"] == "l3_mask":

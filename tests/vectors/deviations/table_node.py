@@ -39,6 +39,14 @@ TABLE = (
         Derived(node_agent.with_pinned_quotas),
     ),
     Deviation(
+        "no-containers",
+        ("batchresource",),
+        "a memory limit of 0 ends the pod",
+        "Runtime hooks",
+        "name no container",
+        Derived(node_agent.with_limits_of_no_containers),
+    ),
+    Deviation(
         "narrow-ways",
         ("resctrl-schemata",),
         "the kernel refuses a mask of no way",

@@ -116,9 +116,9 @@ class JointAllocate(Payload, frozen=True, kw_only=True):
 
 
 class GPUPartitionSpec(Payload, frozen=True, kw_only=True):
-    """A pod's demands on the links between its GPUs; empty policy means best effort."""
+    """A pod's demands on the links between its GPUs."""
 
-    allocate_policy: str = ""
+    allocate_policy: str = PartitionPolicy.BEST_EFFORT
     ring_bus_bandwidth: RawQuantity | None = None
 
 

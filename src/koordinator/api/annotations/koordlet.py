@@ -66,8 +66,8 @@ class PodBlkIOQOS(Payload, frozen=True, kw_only=True):
 
 
 class _NetworkQOS(Payload, frozen=True, kw_only=True):
-    ingress_limit: str = ""
-    egress_limit: str = ""
+    ingress_limit: str | None = None
+    egress_limit: str | None = None
 
 
 class NetworkLimits(msgspec.Struct, frozen=True):
@@ -237,7 +237,8 @@ def network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimi
     asked = _NETWORK_QOS.read(annotations, obj)
     if asked is None:
         return None
-    return _limits(asked.ingress_limit or "0", asked.egress_limit or "0", obj)
+    ingress, egress = ("0" if text is None else text for text in (asked.ingress_limit, asked.egress_limit))
+    return _limits(ingress, egress, obj)
 
 
 def terway_network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimits | None:
@@ -246,7 +247,7 @@ def terway_network_limits(annotations: Mapping[str, str], obj: str = "") -> Netw
     Raises: ProtocolError when malformed or one limit is not said.
     """
     asked = _NETWORK_QOS.read(annotations, obj)
-    return None if asked is None else _limits(asked.ingress_limit, asked.egress_limit, obj)
+    return None if asked is None else _limits(asked.ingress_limit or "", asked.egress_limit or "", obj)
 
 
 def oom_score_adj(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:

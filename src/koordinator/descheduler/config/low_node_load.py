@@ -28,9 +28,9 @@ class AnomalyCondition(ViewPart, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def timeout_s(self) -> float:
-        """Return how long an anomaly lasts at most; 60 when nothing is said."""
+        """Return how long an anomaly lasts at most; 60 unless more than 0 is said."""
         given_s = checks.seconds(self.timeout, "anomalyCondition.timeout") if self.timeout else 0.0
-        return given_s or ANOMALY_TIMEOUT_S
+        return given_s if given_s > 0 else ANOMALY_TIMEOUT_S
 
 
 class NodePool(ViewPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,7 +180,7 @@ def _check_pool(pool: NodePool, prefix: str) -> None:
             anomaly.consecutive_abnormalities > 0, field, "consecutiveAbnormalities is not above 0"
         )
         checks.require(anomaly.consecutive_normalities > 0, field, "consecutiveNormalities is not above 0")
-        checks.require(anomaly.timeout_s > 0, field, "timeout is below 0")
+        checks.seconds(anomaly.timeout or "0s", f"{field}.timeout")
 
 
 def _check_order(small: Thresholds, large: Thresholds, field: str, other: str) -> None:

@@ -100,13 +100,13 @@ def _together(ranked: list[WaitingJob]) -> list[WaitingJob]:
 
 
 def _migrating_by_owner(all_jobs: Iterable[PodMigrationJob], pod_of: PodOf) -> Counter[str]:
-    """Migrating jobs by uid of the batch Job; the empty uid stays 0."""
+    """Migrating jobs by uid of their pods' owners, batch Jobs among them; the empty uid stays 0."""
     count: Counter[str] = Counter()
     for job in all_jobs:
         if jobs.has_passed(job) or job.status.phase == jobs.RUNNING:
             pod = pod_of(jobs.pod_key(job))
             # A namesake of a pod that is gone does not count.
             if pod is not None and pod.metadata.uid == job.spec.pod_ref.uid:
-                count[_batch_uid(pod)] += 1
+                count.update({owner.uid for owner in pod.metadata.owner_references})
     del count[""]
     return count

@@ -58,7 +58,8 @@ class ObjectLimiter:
             elif bucket.rate != rate:
                 bucket.set_rate(rate, now_s)
             bucket.take(now_s)
-            self._forget_at_s[key] = now_s + FORGET_AFTER_DURATIONS * allowance.duration_s
+            idle_s = max(FORGET_AFTER_DURATIONS * allowance.duration_s, (allowance.burst or 1) / rate)
+            self._forget_at_s[key] = now_s + idle_s  # it is full by then
 
     def blocking(self, subject: Subject, now_s: float) -> str:
         """Return the object whose evictions must wait, as `workload <uid>`; empty if none must."""
@@ -133,4 +134,5 @@ class EvictionTokenBucket:
 
     def _tokens_at(self, now_s: float) -> float:
         self._at_s = min(self._at_s, now_s)  # a clock that went back counts as no time
-        return min(float(self._size), self._tokens + (now_s - self._at_s) * self.rate)
+        passed_s = round(now_s - self._at_s, 9)  # to the nanosecond: what is due now has come
+        return min(float(self._size), self._tokens + passed_s * self.rate)

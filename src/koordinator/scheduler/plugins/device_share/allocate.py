@@ -103,29 +103,36 @@ def allocate(
     """Return the pod's devices of all types on the node, or why not. Raises: ProtocolError when the node's partition
     table is malformed."""
     options = options or AllocateOptions()
-    wanted: dict[str, PerDevice] = {}
-    tried = pod.by_type if options.is_reserve else tried_types(node, pod)
-    for device_type in tried:
-        each = wanted_of(node, pod, device_type)
-        if not each.status.is_success:
-            return DeviceDecision(status=each.status)
-        wanted[device_type] = each
+    wanted, status = wanted_by_type(node, pod, pod.by_type if options.is_reserve else tried_types(node, pod))
+    if not status.is_success:
+        return DeviceDecision(status=status)
     joint = [device_type for device_type in joint_types(pod) if device_type in wanted]
     return _Attempt(node, pod, limits, options, wanted).run(joint)
 
 
+def wanted_by_type(
+    node: NodeDevices, pod: PodDevices, device_types: Collection[str]
+) -> tuple[Mapping[str, PerDevice], Status]:
+    """Return what the pod wants of these types on this node, or why the node never has it: a type without devices is
+    told before one without virtual functions."""
+    wanted = {device_type: wanted_of(node, pod, device_type) for device_type in device_types}
+    for each in wanted.values():
+        if not each.status.is_success:
+            return wanted, each.status
+    for device_type in device_types:
+        entries = node.devices.get(device_type, {}).values()
+        if pod.hint(device_type).vf_selector is not None and not any(entry.vf_groups for entry in entries):
+            return wanted, unresolvable(f"Insufficient {device_type} VirtualFunctions")
+    return wanted, SUCCESS
+
+
 def wanted_of(node: NodeDevices, pod: PodDevices, device_type: str) -> PerDevice:
     """Return how many devices of a type the pod wants on this node, and how much of each."""
-    asked, hint = pod.by_type[device_type], pod.hint(device_type)
-    devices = node.devices.get(device_type, {})
+    asked, devices = pod.by_type[device_type], node.devices.get(device_type, {})
     if device_type != DeviceType.GPU:
-        wanted = per_device(device_type, asked, [entry.labels for entry in devices.values()], hint)
-    else:
-        wanted = per_gpu(asked) if devices else PerDevice(status=unresolvable(insufficient(device_type)))
-    has_vfs = hint.vf_selector is None or any(entry.vf_groups for entry in devices.values())
-    if has_vfs or not wanted.status.is_success:
-        return wanted
-    return PerDevice(status=unresolvable(f"Insufficient {device_type} VirtualFunctions"))
+        listed = [entry.labels for entry in devices.values()]
+        return per_device(device_type, asked, listed, pod.hint(device_type))
+    return per_gpu(asked) if devices else PerDevice(status=unresolvable(insufficient(device_type)))
 
 
 def node_score(

@@ -17,7 +17,7 @@ from koordinator.scheduler.plugins.device_share.allocate import (
     designated,
     node_score,
     tried_types,
-    wanted_of,
+    wanted_by_type,
 )
 from koordinator.scheduler.plugins.device_share.inventory import NO_LIMITS, DeviceLimits, NodeDevices
 from koordinator.scheduler.plugins.device_share.node_device_record import NodeDeviceRecord
@@ -132,10 +132,9 @@ def _numa_nodes_of(node: NodeDevices) -> set[int]:
 
 def _few_devices(node: NodeDevices, pod: PodDevices, subset: tuple[int, ...]) -> Status:
     """Return why NUMA nodes have too few devices for the pod, however much of these is free."""
-    wanted = {device_type: wanted_of(node, pod, device_type) for device_type in tried_types(node, pod)}
-    for each in wanted.values():
-        if not each.status.is_success:
-            return each.status
+    wanted, status = wanted_by_type(node, pod, tried_types(node, pod))
+    if not status.is_success:
+        return status
     for device_type, each in wanted.items():
         near = [
             entry
@@ -161,7 +160,7 @@ def designated_hints(node: NodeDevices, pod: PodDevices, limits: DeviceLimits) -
                 return ProvidedHints(status=NO_NUMA_NODE)
             ids.add(entry.numa_node)
     hint = NUMATopologyHint(mask_of(ids), True, SAME_GPUS_SCORE)
-    return ProvidedHints({device_type: [hint] for device_type in pod.by_type})
+    return ProvidedHints({device_type: [hint] for device_type in limits.required})
 
 
 class ExactDecisions:
