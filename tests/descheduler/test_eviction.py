@@ -45,6 +45,7 @@ def test_a_soft_eviction_says_who_asks_and_why() -> None:
     )
     body = json.loads(state.soft_eviction(one, None, NOW_S))
     assert body == {"timestamp": "2023-11-14T22:13:20Z", "initiator": "LowNodeLoad", "reason": "LowNodeLoad"}
+    assert "initiator" not in json.loads(state.soft_eviction(job("j", pod("p")), None, NOW_S))
     options = DeleteOptions(grace_period_seconds=7)
     assert json.loads(state.soft_eviction(one, options, NOW_S))["deleteOptions"] == {"gracePeriodSeconds": 7}
 

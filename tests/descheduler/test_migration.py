@@ -49,6 +49,10 @@ def test_a_pod_goes_when_room_for_its_successor_is_reserved_and_the_job_ends_whe
         assert (job.status.phase, job.status.status, job.status.node_name) == ("Succeeded", "Complete", "n1")
         assert job.status.pod_ref is not None and job.status.pod_ref.name == successor.metadata.name
         assert pods[0].metadata.name not in {pod.metadata.name for pod in await world.pods()}
+        by_type = {each.type: each for each in job.status.conditions}
+        # The job's message says whose eviction is over; nobody probes conditions.
+        assert (by_type["Eviction"].reason, by_type["Eviction"].message) == ("EvictComplete", "")
+        assert {each.last_probe_time for each in job.status.conditions} == {None}
 
     run(scenario)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.go_programs import Missing
 from tests.real import binaries
 from tests.real.lives import cases, compare
 from tests.reference import original
@@ -43,12 +44,17 @@ def main() -> int:
         count += run(options, of_scheduler, options.servers)
     if of_koordinator := [name for name in names if name in cases.OF_KOORDINATOR]:
         count += run(options, of_koordinator, options.servers)
+    for name in cases.OF_DESCHEDULER:
+        if name in names:
+            count += run(options, [name], 1)
     return min(1, count)
 
 
 def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
     """How many differ."""
-    is_scheduled = names[0] not in cases.OF_CONTROLLERS
+    is_descheduled = names[0] in cases.OF_DESCHEDULER
+    is_scheduled = names[0] not in cases.OF_CONTROLLERS and not is_descheduled
+    koord_descheduler = (original.command("koord-descheduler"), names[0]) if is_descheduled else None
     koord_scheduler = original.command("koord-scheduler") if names[0] in cases.OF_KOORDINATOR else None
     seeds = range(options.seed, options.seed + options.cases)
     lives = [cases.life_of(name, seed) for seed in seeds for name in names]
@@ -56,9 +62,15 @@ def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
     with contextlib.ExitStack() as stack:
         kubeconfigs = [Path(options.kubeconfig)] if options.kubeconfig else []
         if not kubeconfigs:
-            started = compare.servers(servers, is_scheduled=is_scheduled, koord_scheduler=koord_scheduler)
+            started = compare.servers(
+                servers,
+                is_scheduled=is_scheduled,
+                koord_scheduler=koord_scheduler,
+                koord_descheduler=koord_descheduler,
+            )
             kubeconfigs = stack.enter_context(started)
-        found = compare.differing(kubeconfigs, lives, 1 if is_scheduled else options.at_once)
+        at_once = 1 if is_scheduled else min(8, options.at_once) if is_descheduled else options.at_once
+        found = compare.differing(kubeconfigs, lives, at_once)
     for life, lines in found:
         print(f"{life['name']}:", *lines, sep="\n    ")
         if options.show:
@@ -69,4 +81,7 @@ def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Missing as missing:
+        sys.exit(str(missing))

@@ -15,7 +15,7 @@ from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.local import cluster as local_cluster
 from tests.free_ports import free_port
-from tests.real.lives import koordinator, lead, look
+from tests.real.lives import descheduling, koordinator, lead, look
 from tests.real.lives.drawing import Json, Life, Step
 from tests.real.lives.look import Seen
 from tests.real.servers import Servers
@@ -36,8 +36,15 @@ PATIENT_QUIET_S = 3.0
 
 
 @contextlib.contextmanager
-def servers(count: int, *, is_scheduled: bool, koord_scheduler: Path | None = None) -> Iterator[list[Path]]:
-    """Kubeconfigs of so many, each with controllers, and with kube-scheduler or `koord_scheduler` where wanted."""
+def servers(
+    count: int,
+    *,
+    is_scheduled: bool,
+    koord_scheduler: Path | None = None,
+    koord_descheduler: tuple[Path, str] | None = None,
+) -> Iterator[list[Path]]:
+    """Kubeconfigs of so many, each with controllers, and with kube-scheduler or those programs where wanted
+    (the descheduler for a kind of lives)."""
     scheduler = lead.SCHEDULER if is_scheduled and koord_scheduler is None else None
     flags = SCHEDULED_FLAGS if is_scheduled else CONTROLLER_FLAGS
     with contextlib.ExitStack() as stack:
@@ -52,6 +59,9 @@ def servers(count: int, *, is_scheduled: bool, koord_scheduler: Path | None = No
                 flags = ("--address=127.0.0.1", f"--port={free_port()}")
                 configuration = koordinator.configuration()
                 started.start_scheduler(koord_scheduler, configuration, "system:masters", flags=flags)
+            if koord_descheduler is not None:
+                asyncio.run(_install(started.kubeconfig))
+                stack.callback(descheduling.start(started, *koord_descheduler).kill)
             found.append(started.kubeconfig)
         yield found
 
@@ -88,6 +98,7 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
     """Of the first step that has any; what follows would mostly repeat them."""
     for seen in (*theirs, *ours):
         _shorten(seen)
+        descheduling.forget(seen)
     said: tuple[Said, Said] = (defaultdict(set), defaultdict(set))
     wakes_alike = True
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.quantity import milli
 from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.clock import LoopClock, rfc3339
 from koordinator.cluster import connect, errors
@@ -17,11 +20,13 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import strictly
+from koordinator.descheduler import configuration
+from koordinator.descheduler.plugins.built_in import installed_plugins
 from koordinator.local.cluster import ClusterOptions, LocalCluster, install
 from koordinator.scheduler.config import config
 from koordinator.simulate import virtual_time
 from tests.local.controllers.fake_kubelet import pinned_node
-from tests.real.lives import koordinator
+from tests.real.lives import descheduling, koordinator
 from tests.real.lives.look import Looker, Seen
 from tests.real.lives.stage import Kubelet, Stage, view_of
 
@@ -29,7 +34,8 @@ Json = dict[str, Any]
 Life = dict[str, Any]
 """`name`, `nodes` (how many, or what they are like), `elsewhere` (whether a node of another zone is ready), `looks`
 (kinds), `quiet_s` (where controllers look now and then only), `scheduled` (a scheduler places its pods, and it is alone
-on its server), `scheduler` (such as koord-scheduler), `steps`. A step is a list: a verb, and what belongs to it."""
+on its server), `scheduler` (such as koord-scheduler), `descheduler`, `exact` and `events` (see Looker), `steps`. A step
+is a list: a verb, and what belongs to it."""
 
 QUIET_S = 2.0
 SIZE = {"cpu": "32", "memory": "64Gi", "pods": "200"}
@@ -63,8 +69,18 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
     if life.get("elsewhere"):
         await _add_node(stage.cluster, f"{namespace}-x", {})
     kubelet = stage.kubelets[namespace] = Kubelet(stage, namespace, len(nodes), binds=not is_scheduled)
-    looker, seen = Looker(stage.cluster, namespace, life["looks"], is_exact=is_scheduled), []
-    tasks = [asyncio.create_task(kubelet.run()), asyncio.create_task(kubelet.report())]
+    looker, seen = (
+        Looker(
+            stage.cluster,
+            namespace,
+            life["looks"],
+            is_exact=is_scheduled or "exact" in life,
+            events=life.get("events", True),
+        ),
+        [],
+    )
+    works = (kubelet.run(), kubelet.report(), kubelet.rooms.run())
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         if is_scheduled:
             await _untainted(stage, kubelet)
@@ -182,6 +198,30 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
             view = view_of(kind)
             within = namespace if view.resource.namespaced else ""
             await cluster.delete(view, name, within, propagation=policy)
+        case ["migrate", app, letter, body]:
+            body["spec"]["podRef"] = await _some_pod(stage, namespace, app, letter)
+            await _act(stage, kubelet, namespace, ["create", body])
+        case ["running", name, patch]:
+            for job in (await cluster.list(PodMigrationJob)).items:
+                is_meant = name in ("", job.metadata.name) and job.spec.pod_ref.namespace == namespace
+                if is_meant and job.status.phase == "Running":
+                    if patch is None:
+                        await cluster.delete(PodMigrationJob, job.metadata.name)
+                    else:
+                        await cluster.patch(PodMigrationJob, job.metadata.name, patch)
+        case ["report", system, pods]:
+            told = {node: await _load(stage, kubelet, node, system[node[-1]], pods) for node in kubelet.nodes}
+            await asyncio.sleep((0.95 - cluster.clock.now()) % 1.0)
+            time = {"updateTime": rfc3339(cluster.clock.now() + 0.5)}
+            for node, status in told.items():
+                await cluster.patch(NodeMetric, node, {"status": status | time}, subresource="status")
+        case ["lose", name]:
+            job = await cluster.get(PodMigrationJob, name)
+            if job.status.phase == "Running":
+                await cluster.delete(Pod, job.spec.pod_ref.name, namespace)
+        case ["rooms", fate]:
+            kubelet.rooms.fate = fate
+            kubelet.rooms.wake_all()
         case ["delete pod", number]:
             await cluster.delete(Pod, _nth(stage, namespace, number), namespace)
         case ["label pod", number, labels]:
@@ -221,6 +261,31 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
             raise ValueError(step)
 
 
+async def _load(stage: Stage, kubelet: Kubelet, name: str, system: int, pods: dict[str, Json]) -> Json:
+    """What a node agent would say of the node."""
+    cluster = stage.cluster
+    if ("NodeMetric", name) not in kubelet.created:
+        kubelet.created.append(("NodeMetric", name))
+        await cluster.create(NodeMetric, {"metadata": {"name": name}, "spec": {}})
+    node = await cluster.get(Node, name)
+    size = {kind: milli(node.status.allocatable[kind]) * system // 100 for kind in ("cpu", "memory")}
+    told = {"cpu": f"{size['cpu']}m", "memory": str(size["memory"] // 1000)}
+    here = [pod.metadata for pod in stage.pods.list(kubelet.namespace) if pod.spec.node_name == name]
+    return {
+        "nodeMetric": {"systemUsage": {"resources": told}},
+        "podsMetric": [
+            {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "podUsage": {
+                    "resources": {"cpu": f"{pods[meta.name][0] * 10}m", "memory": f"{pods[meta.name][1]}Mi"}
+                },
+            }
+            for meta in sorted(here, key=lambda meta: meta.name)
+        ],
+    }
+
+
 def _own(step: list[Any], namespace: str) -> list[Any]:
     """A copy, in which the life has its name."""
     found: list[Any] = json.loads(json.dumps(step).replace("$LIFE", namespace))
@@ -256,6 +321,25 @@ def _nth(stage: Stage, namespace: str, number: int) -> str:
     return alive[number % len(alive)].metadata.name
 
 
+async def _some_pod(stage: Stage, namespace: str, app: str, letter: str) -> Json:
+    """A reference to a pod that no job moves, rather on that node: which of two jobs is quicker is left to chance."""
+    jobs = (await stage.cluster.list(PodMigrationJob)).items
+    left = [one.spec.pod_ref for one in jobs if one.status.phase not in ("Succeeded", "Failed")]
+    moved = {ref.name for ref in left if ref.namespace == namespace}
+    alive = [
+        pod
+        for pod in stage.pods.list(namespace)
+        if pod.metadata.labels.get("app") == app
+        and pod.metadata.deletion_timestamp is None
+        and pod.metadata.name not in moved
+    ]
+    if not alive:
+        return {"namespace": namespace, "name": "nobody"}
+    node = f"{namespace}-{letter}"
+    found = min(alive, key=lambda pod: (pod.spec.node_name != node, pod.spec.node_name, pod.metadata.name))
+    return {"namespace": namespace, "name": found.metadata.name}
+
+
 @contextlib.asynccontextmanager
 async def real_stage(kubeconfig: Path, *, is_koordinator: bool) -> AsyncIterator[Stage]:
     config = connect.load(kubeconfig_file=str(kubeconfig))
@@ -286,7 +370,7 @@ async def on_real(
             seen[life["name"]] = await lead(stage, life, f"{prefix}-{life['name']}", quiet_s)
 
     async with contextlib.AsyncExitStack() as stack:
-        kind = any(life.get("scheduler") == koordinator.NAME for life in lives)
+        kind = any(map(_is_koordinator, lives))
         stages = [
             await stack.enter_async_context(real_stage(each, is_koordinator=kind)) for each in kubeconfigs
         ]
@@ -294,11 +378,19 @@ async def on_real(
     return [seen[life["name"]] for life in lives]
 
 
+def _is_koordinator(life: Life) -> bool:
+    return life.get("scheduler") == koordinator.NAME or "descheduler" in life
+
+
 def on_ours(life: Life, quiet_s: float = QUIET_S) -> list[Seen]:
     async def main(clock: LoopClock) -> list[Seen]:
-        is_koordinator = life.get("scheduler") == koordinator.NAME
+        is_koordinator = _is_koordinator(life)
         scheduler = config.decode(koordinator.configuration() if is_koordinator else SCHEDULER)
-        up = LocalCluster(clock, ClusterOptions(manager=False, scheduler=scheduler))
+        descheduler = None
+        if "descheduler" in life:
+            chosen = descheduling.configuration(life["descheduler"])
+            descheduler = configuration.decode(chosen, installed_plugins())
+        up = LocalCluster(clock, ClusterOptions(manager=False, scheduler=scheduler, descheduler=descheduler))
         cluster = MemoryCluster(up.registry)
         factory = InformerFactory(cluster, random.Random(0))
         stage = Stage(cluster, factory, is_koordinator=is_koordinator)
@@ -315,6 +407,8 @@ def on_ours(life: Life, quiet_s: float = QUIET_S) -> list[Seen]:
                 up._start_controllers(group)
                 if life.get("scheduled"):
                     group.create_task(up.scheduler.run())
+                if up.descheduler is not None:
+                    group.create_task(up.descheduler.run())
                 factory.start(group)
                 await story()
                 for task in asyncio.all_tasks() - before:

@@ -34,11 +34,14 @@ PATHS = {
     "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
     "ElasticQuota": "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/{}/elasticquotas",
     "Reservation": "/apis/scheduling.koordinator.sh/v1alpha1/reservations",
+    "PodMigrationJob": "/apis/scheduling.koordinator.sh/v1alpha1/podmigrationjobs",
     "Node": "/api/v1/nodes",
     "PersistentVolume": "/api/v1/persistentvolumes",
 }
-CLUSTER_WIDE = ("Node", "PersistentVolume", "Reservation")
+CLUSTER_WIDE = ("Node", "PersistentVolume")
 """Those with the label of the life belong to it."""
+NAMING = ("Reservation", "PodMigrationJob")
+"""Those that name the life's namespace belong to it."""
 TIMES = ("endpoints.kubernetes.io/last-change-trigger-time",)
 RACE = "the object has been modified"
 """An event with this tells that two controllers met."""
@@ -59,22 +62,35 @@ class Looker:
     An exact look sees numbers in messages and the nodes of pods, too, where no chance is in them.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str, kinds: list[str], *, is_exact: bool = False) -> None:
-        self._cluster, self._namespace, self._kinds = cluster, namespace, kinds
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        kinds: list[str],
+        *,
+        is_exact: bool = False,
+        events: bool = True,
+    ) -> None:
+        self._cluster, self._namespace = cluster, namespace
+        self._kinds = [*kinds, *(["Event"] if events else [])]
         self._is_exact = is_exact
+        self._named = re.compile(rf"{namespace}(?!\d)")
         self._hashes: dict[str, str] = {}
 
     async def look(self) -> Seen:
         raw: dict[str, list[Json]] = {}
-        for kind in {*self._kinds, "Event", *HASHED}:
+        for kind in {*self._kinds, *HASHED}:
             params = {"labelSelector": f"life={self._namespace}"} if kind in CLUSTER_WIDE else {}
             found = await self._cluster.request("GET", PATHS[kind].format(self._namespace), None, params)
-            raw[kind] = found["items"]
+            items = found["items"]
+            if kind in NAMING:
+                items = [one for one in items if self._named.search(json.dumps(one))]
+            raw[kind] = items
         for kind, items in raw.items():
             for item in items:
                 self._learn(kind, item)
         seen: Seen = defaultdict(list)
-        for kind in (*self._kinds, "Event"):
+        for kind in self._kinds:
             for item in raw[kind]:
                 if item["metadata"]["name"] == "kube-root-ca.crt" or self._is_chance(item):
                     continue
@@ -169,6 +185,8 @@ def _sorted_parts(kind: str, body: Json) -> Json:
         body["spec"].get("claimRef", {}).pop("resourceVersion", None)
     if kind == "Pod":
         _forget_requests(body)
+    if kind == "Reservation":
+        _forget_requests(body["spec"].get("template") or {})
     generation = body["metadata"].pop("generation", 0)  # how often it changed on the way
     if isinstance(status, dict) and "observedGeneration" in status:
         status["observedGeneration"] -= generation
@@ -196,7 +214,7 @@ API_SERVERS = ("ControllerRevision.metadata.annotations",)
 
 def _forget_requests(pod: Json) -> None:
     """Drop what is no controller's work."""
-    spec = pod["spec"]
+    spec = pod.get("spec", {"containers": []})
     for name in ("nodeName", "serviceAccount", "enableServiceLinks"):
         spec.pop(name, None)
     for term in _required_terms(spec):

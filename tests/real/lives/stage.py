@@ -10,12 +10,14 @@ from typing import Any
 
 from koordinator.api import apps, core, groups, kinds, sigs, storage
 from koordinator.api.meta import Object, controller_of
+from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
 from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from tests.local.controllers.fake_kubelet import pinned_node
+from tests.real.lives.rooms import Rooms, namespace_of
 
 Json = dict[str, Any]
 Step = list[Any]
@@ -39,7 +41,7 @@ VIEWS: tuple[type[Object], ...] = (
     core.ConfigMap,
     core.Event,
 )
-KOORDINATOR_VIEWS: tuple[type[Object], ...] = (sigs.ElasticQuota, Reservation)
+KOORDINATOR_VIEWS: tuple[type[Object], ...] = (sigs.ElasticQuota, Reservation, PodMigrationJob)
 """Changes of these, and of nodes, keep a life from being quiet."""
 EARLY_S = 1_700_000_000.0
 LEASE_S = 20.0
@@ -64,10 +66,13 @@ class Stage:
         nodes.add_handler(self._note_node, lambda _, new: self._note_node(new), self._note_node)
 
     def _note(self, obj: Object) -> None:
-        namespace = obj.metadata.namespace
+        namespace = namespace_of(obj)
         self._changed_s[namespace] = self._changed_s[""] = asyncio.get_running_loop().time()
         if isinstance(obj, core.Pod) and namespace in self.kubelets:
             self.kubelets[namespace].wake(obj)
+        if isinstance(obj, Reservation) and namespace in self.kubelets:
+            self.kubelets[namespace].rooms.note(obj)
+            self.kubelets[namespace].wake_all()
 
     def _note_node(self, node: core.Node) -> None:
         life = node.metadata.labels.get("life", "")
@@ -88,20 +93,21 @@ class Kubelet:
     """Binds and runs the pods of a life as its rules say; the first rule that fits a pod decides.
 
     A rule is `{"do": ..., "image": ..., "below": ..., "at": [...]}`. `at` are ordinals or completion indexes, `below`
-    is how many pods of its owner (of its index, for indexed Jobs) came before. `do`: hold (no node), bind, run, ready,
-    succeed, `fail N`, `restart N`, evicted.
+    is how many pods of its owner (of its index, for indexed Jobs) came before. `do`: hold (no node), unplaced (a
+    scheduler says so), bind, run, ready, succeed, `fail N`, `restart N`, evicted.
 
     One that does not bind leaves that to a scheduler, and pods started one minute after the other, so that no two
     started at once.
     """
 
     def __init__(self, stage: Stage, namespace: str, nodes: int, *, binds: bool = True) -> None:
-        self._stage, self._namespace, self.binds = stage, namespace, binds
+        self._stage, self.namespace, self.binds = stage, namespace, binds
         self.created: list[tuple[str, str]] = []
         """Kinds and names of what belongs to no namespace, and to this life."""
         self.nodes = dict.fromkeys(f"{namespace}-{letter}" for letter in "abcdef"[:nodes])
         self.silent: set[str] = set()
         self.rules: list[Json] = []
+        self.rooms = Rooms(stage.cluster, self.nodes)
         self.lingers = False
         self._order: dict[str, int] = {}
         self._count: dict[str, int] = defaultdict(int)
@@ -117,13 +123,13 @@ class Kubelet:
         self._queue.put_nowait(pod.metadata.name)
 
     def wake_all(self) -> None:
-        for pod in self._stage.pods.list(self._namespace):
+        for pod in self._stage.pods.list(self.namespace):
             self.wake(pod)
 
     async def run(self) -> None:
         while True:
             name = await self._queue.get()
-            pod = self._stage.pods.get(name, self._namespace)
+            pod = self._stage.pods.get(name, self.namespace)
             if pod is not None:
                 # Another one has its name: the API server says so by refusing to change the uid.
                 with contextlib.suppress(errors.NotFound, errors.Conflict, errors.Invalid):
@@ -133,7 +139,7 @@ class Kubelet:
         """Renew the leases of the nodes."""
         cluster, view = self._stage.cluster, groups.Lease
         while True:
-            for node in (*self.nodes, f"{self._namespace}-x"):
+            for node in (*self.nodes, f"{self.namespace}-x"):
                 if node in self.silent:
                     continue
                 spec = {"holderIdentity": node, "leaseDurationSeconds": 40}
@@ -159,14 +165,25 @@ class Kubelet:
         if has_ended or wanted == "hold":
             return
         if not pod.spec.node_name:
-            if not self.binds:
+            if not self.binds or (wanted == "unplaced" and await self._is_unplaced(pod)):
                 return
             place = _place(pod)
             number = self._order[meta.uid] if place is None else place
-            node = pinned_node(pod) or [*self.nodes][number % len(self.nodes)]
+            node = pinned_node(pod) or await self.rooms.take(pod) or [*self.nodes][number % len(self.nodes)]
             await cluster.bind(meta.namespace, meta.name, node, uid=meta.uid)
         elif wanted != "bind" and pod.spec.node_name not in self.silent:
             await self._write(pod, wanted)
+
+    async def _is_unplaced(self, pod: core.Pod) -> bool:
+        """Say so of a pod, unless it said so before and now there is room."""
+        if pod.status.conditions:
+            return not self.rooms.has_room(pod)
+        refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+        patch = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [refusal]}}
+        await self._stage.cluster.patch(
+            core.Pod, pod.metadata.name, patch, pod.metadata.namespace, subresource="status"
+        )
+        return True
 
     def _wanted(self, pod: core.Pod) -> str:
         annotations, place = pod.metadata.annotations, _place(pod)

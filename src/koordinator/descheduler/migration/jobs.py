@@ -186,7 +186,6 @@ class JobUpdate:
             status=text,
             reason=reason,
             message=message,
-            last_probe_time=self._now,
             last_transition_time=moved,
         )
         others = [new if one.type == kind else one for one in self.status.conditions]

@@ -281,7 +281,7 @@ def _evict(draft: JobUpdate, pod: Pod | None, world: JobState) -> Part:
         if draft.status.status != jobs.EVICTION:
             return _missing_pod(draft)
         message = f"Pod {quoted_ref(ref)} has been evicted"
-        draft.set(jobs.EVICTION, True, jobs.EVICT_COMPLETE, message)
+        draft.set(jobs.EVICTION, True, jobs.EVICT_COMPLETE)
         draft.event(jobs.NORMAL, jobs.EVICT_COMPLETE, message)
         return None
     if eviction is not None and eviction.reason == jobs.EVICTING:
@@ -360,7 +360,8 @@ def soft_eviction(job: PodMigrationJob, options: DeleteOptions | None, now_s: fl
     body: dict[str, Any] = {"timestamp": clock.rfc3339(now_s)}
     if options is not None:
         body["deleteOptions"] = msgspec.to_builtins(options)
-    body["initiator"] = job.metadata.annotations.get(labels.EVICT_TRIGGER, "")
+    if trigger := job.metadata.annotations.get(labels.EVICT_TRIGGER):
+        body["initiator"] = trigger
     body["reason"] = eviction_reason(job)
     return msgspec.json.encode(body).decode()
 

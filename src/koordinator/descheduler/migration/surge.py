@@ -134,7 +134,7 @@ def _gone_with_it(draft: JobUpdate, pod: Pod | None) -> JobStep | None:
     """The pod is on its way out, or gone: the job goes on as after an eviction."""
     ref = quoted_ref(draft.job.spec.pod_ref)
     if pod is None:
-        draft.set(jobs.EVICTION, True, jobs.EVICT_COMPLETE, f"Pod {ref} has been evicted")
+        draft.set(jobs.EVICTION, True, jobs.EVICT_COMPLETE)
         draft.event(jobs.NORMAL, jobs.EVICT_COMPLETE, f"Pod {ref} has been evicted")
         return None
     message = f"Pod {ref} leaves node {pod.spec.node_name}: its successor is ready, its workload has one replica less"
