@@ -33,7 +33,8 @@ WEBHOOK_KINDS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster is made of. `workloads`: whether Deployments and DaemonSets are installed, too;
-    `process_node`: whether this machine is a node as well; `cards`: flags that give hollow nodes devices."""
+    `process_node`: whether this machine is a node as well; `cards`: flags that give hollow nodes devices;
+    `manager_program`: one that runs as an administrator instead of our manager."""
 
     nodes: int = 2
     node_cpu: int = 32
@@ -41,6 +42,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     process_node: bool = False
     values: Values = Values()
     manager: bool = True
+    manager_program: Path | None = None
     webhooks_by_url: bool = False
     scheduler: bool = True
     scheduler_flags: tuple[str, ...] = ()
@@ -155,11 +157,13 @@ class RealCluster(Cluster):
 
     def start_manager(self, name: str = "koord-manager", *, serves: bool = True) -> Manager:
         """Another manager, under its role; `serves`: the Service leads to it from now on."""
+        program = self.shape.manager_program
         found = Manager(
             self.folder,
-            self.identity("koord-manager"),
+            self.kubeconfig if program else self.identity("koord-manager"),
             self.shape.values,
             name=name,
+            program=program,
             by_url=self.shape.webhooks_by_url,
         )
         self._programs.append(found)

@@ -21,6 +21,8 @@ START_S = 60.0
 HOST = "127.0.0.1"
 WEBHOOK_PORT, SCHEDULER_PORT = 9876, 10251
 """Of the containers, in the manifests."""
+OWN_FLAG = "--shutdown-delay-duration"
+"""Of the manager: the original has none."""
 
 
 class Component(Program):
@@ -48,10 +50,18 @@ class Component(Program):
 
 
 class Manager(Component):
-    """koord-manager. With `by_url` the API server calls its address instead of the Service."""
+    """koord-manager. With `by_url` the API server calls its address instead of the Service; `program`: another one
+    than ours."""
 
     def __init__(
-        self, folder: Path, kubeconfig: Path, values: Values, *, name: str, by_url: bool = False
+        self,
+        folder: Path,
+        kubeconfig: Path,
+        values: Values,
+        *,
+        name: str,
+        by_url: bool = False,
+        program: Path | None = None,
     ) -> None:
         self.webhook_port, health, metrics = free_port(), free_port(), free_port()
         self.health_url = f"http://{HOST}:{health}"
@@ -59,8 +69,12 @@ class Manager(Component):
         container = _container("Deployment", "koord-manager", values)
         own = {"WEBHOOK_PORT": str(self.webhook_port), "WEBHOOK_CERT_DIR": str(folder / f"{name}-certs")}
         environment = _environment(container) | own | ({"WEBHOOK_HOST": HOST} if by_url else {})
+        words, arguments = [sys.executable, "-m", "koordinator.cli.manager"], container["args"]
+        if program is not None:
+            words = [str(program)]
+            arguments = [each for each in arguments if not each.startswith(OWN_FLAG)]
         command = [
-            *(sys.executable, "-m", "koordinator.cli.manager", *container["args"]),
+            *(*words, *arguments),
             *(f"--kubeconfig={kubeconfig}", f"--metrics-addr={HOST}:{metrics}"),
             f"--health-probe-addr={HOST}:{health}",
         ]

@@ -30,10 +30,15 @@ class Cluster(MemoryCluster):
         super().__init__(*arguments)
         self.writes = 0
         self.refusal = ""
+        self.is_ahead = False
+        """Whether quotas are there before our caches know, as the webhook then says."""
 
     async def create(self, view: type[Any], obj: Mapping[str, Any], namespace: str = "") -> Any:
         self._count(view)
-        return await super().create(view, obj, namespace)
+        found = await super().create(view, obj, namespace)
+        if self.is_ahead and view is ElasticQuota:
+            raise errors.BadRequest("AddQuota quota already exists")
+        return found
 
     async def patch(self, view: type[Any], *rest: Any, **more: Any) -> Any:
         self._count(view)
@@ -165,6 +170,17 @@ def test_a_refused_quota_is_reported_on_the_profile_and_tried_again() -> None:
         await cluster.create(Node, node("n3"))
         await asyncio.sleep(3)
         assert (await cluster.reasons())["UpdateQuotaFailed"] == "ElasticQuota quotas/pool: no"
+
+    run(scenario)
+
+
+def test_a_quota_that_is_there_before_the_cache_knows_is_no_failure() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.is_ahead = True
+        await cluster.create(ElasticQuotaProfile, profile(), NAMESPACE)
+        await asyncio.sleep(5)
+        assert (await cluster.quota()).spec.min["cpu"] == "8"
+        assert await cluster.reasons() == {}
 
     run(scenario)
 

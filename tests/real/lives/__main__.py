@@ -42,11 +42,16 @@ def main() -> int:
         count += run(options, of_controllers, 1)
     if of_scheduler := [name for name in names if name in cases.OF_SCHEDULER]:
         count += run(options, of_scheduler, options.servers)
-    if of_koordinator := [name for name in names if name in cases.OF_KOORDINATOR]:
-        count += run(options, of_koordinator, options.servers)
-    for name in cases.OF_DESCHEDULER:
-        if name in names:
-            count += run(options, [name], 1)
+    for of_koordinator in (
+        cases.OF_KOORDINATOR,
+        cases.OF_MANAGER,
+        *((name,) for name in cases.OF_DESCHEDULER),
+    ):
+        if wanted := [name for name in names if name in of_koordinator]:
+            try:
+                count += run(options, wanted, 1 if wanted[0] in cases.OF_DESCHEDULER else options.servers)
+            except Missing as error:
+                print(f"{', '.join(wanted)}: {error}", file=sys.stderr)
     return min(1, count)
 
 
@@ -61,7 +66,11 @@ def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
     begun_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         kubeconfigs = [Path(options.kubeconfig)] if options.kubeconfig else []
-        if not kubeconfigs:
+        ours: list[Path] = []
+        if names[0] in cases.OF_MANAGER:
+            both = compare.managers(original.command("koord-manager"))
+            kubeconfigs, ours = ([each] for each in stack.enter_context(both))
+        elif not kubeconfigs:
             started = compare.servers(
                 servers,
                 is_scheduled=is_scheduled,
@@ -70,7 +79,7 @@ def run(options: argparse.Namespace, names: Sequence[str], servers: int) -> int:
             )
             kubeconfigs = stack.enter_context(started)
         at_once = 1 if is_scheduled else min(8, options.at_once) if is_descheduled else options.at_once
-        found = compare.differing(kubeconfigs, lives, at_once)
+        found = compare.differing(kubeconfigs, lives, at_once, ours)
     for life, lines in found:
         print(f"{life['name']}:", *lines, sep="\n    ")
         if options.show:

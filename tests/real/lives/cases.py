@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from tests.real.lives import claims, descheduling, jobs, koordinator, scheduling, surroundings, workloads
+from tests.real.lives import (
+    claims,
+    descheduling,
+    jobs,
+    koordinator,
+    managing,
+    scheduling,
+    surroundings,
+    workloads,
+)
 from tests.real.lives.drawing import Draw, Life
 
 _FAMILIES: dict[str, Callable[[Draw], Life]] = {
@@ -28,12 +37,13 @@ _SCHEDULED: dict[str, Callable[[Draw], Life]] = {
     "devices": claims.devices,
 }
 OF_CONTROLLERS, OF_SCHEDULER, OF_KOORDINATOR = tuple(_FAMILIES), tuple(_SCHEDULED), tuple(koordinator.KINDS)
-OF_DESCHEDULER = tuple(descheduling.KINDS)
-NAMES = (*OF_CONTROLLERS, *OF_SCHEDULER, *OF_KOORDINATOR, *OF_DESCHEDULER)
-"""Lives under a scheduler have a server for themselves: every node and every pod may concern all pods."""
+OF_MANAGER, OF_DESCHEDULER = tuple(managing.KINDS), tuple(descheduling.KINDS)
+NAMES = (*OF_CONTROLLERS, *OF_SCHEDULER, *OF_KOORDINATOR, *OF_MANAGER, *OF_DESCHEDULER)
+"""Lives under a scheduler or a manager have a server for themselves: every node and every pod may concern all pods."""
 
 
 def life_of(name: str, seed: int) -> Life:
     draw = Draw(f"{name} {seed}")
-    life = (_FAMILIES | _SCHEDULED | koordinator.KINDS | descheduling.KINDS)[name](draw)
+    koordinators = koordinator.KINDS | managing.KINDS | descheduling.KINDS
+    life = (_FAMILIES | _SCHEDULED | koordinators)[name](draw)
     return {"name": f"{name.replace(' ', '-')}-{seed}", "nodes": 3, **life}

@@ -11,11 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
+from koordinator.install.values import Values
 from koordinator.local import cluster as local_cluster
 from tests.free_ports import free_port
-from tests.real.lives import descheduling, koordinator, lead, look
+from tests.real.cluster import RealCluster, Shape
+from tests.real.lives import descheduling, koordinator, lead, look, managing
 from tests.real.lives.drawing import Json, Life, Step
 from tests.real.lives.look import Seen
 from tests.real.servers import Servers
@@ -66,6 +70,19 @@ def servers(
         yield found
 
 
+@contextlib.contextmanager
+def managers(program: Path) -> Iterator[tuple[Path, Path]]:
+    """Kubeconfigs of two servers with an installation: on one runs the original manager, on the other one ours."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for each in (program, None):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            values = msgspec.convert({"featureGates": managing.GATES}, Values)
+            shape = Shape(nodes=0, scheduler=False, webhooks_by_url=True, values=values, manager_program=each)
+            found.append(stack.enter_context(RealCluster.open(folder, shape)).kubeconfig)
+        yield found[0], found[1]
+
+
 async def _install(kubeconfig: Path) -> None:
     """What koord-scheduler needs before it starts."""
     async with KubeCluster(connect.load(kubeconfig_file=str(kubeconfig)), rng=random.Random(0)) as cluster:
@@ -73,25 +90,35 @@ async def _install(kubeconfig: Path) -> None:
 
 
 def differing(
-    kubeconfigs: Sequence[Path], lives: Sequence[Life], at_once: int
+    kubeconfigs: Sequence[Path], lives: Sequence[Life], at_once: int, ours: Sequence[Path] = ()
 ) -> list[tuple[Life, list[str]]]:
-    """Those that differ twice, and where."""
-    found = _once(kubeconfigs, lives, at_once, lead.QUIET_S)
+    """Those that differ twice, and where; `ours`: servers of ours, where they are real."""
+    found = _once(kubeconfigs, lives, at_once, lead.QUIET_S, ours)
     suspects = [life for life, _ in found]
     patient = max(at_once // 3, min(at_once, 4))
-    return _once(kubeconfigs, suspects, patient, PATIENT_QUIET_S) if suspects else []
+    return _once(kubeconfigs, suspects, patient, PATIENT_QUIET_S, ours) if suspects else []
 
 
 def _once(
-    kubeconfigs: Sequence[Path], lives: Sequence[Life], at_once: int, quiet_s: float
+    kubeconfigs: Sequence[Path],
+    lives: Sequence[Life],
+    at_once: int,
+    quiet_s: float,
+    ours: Sequence[Path],
 ) -> list[tuple[Life, list[str]]]:
     prefix = "".join(random.SystemRandom().choices(string.ascii_lowercase, k=6))
-    theirs = asyncio.run(lead.on_real(kubeconfigs, lives, at_once, quiet_s, prefix))
-    return [
-        (life, lines)
-        for life, seen in zip(lives, theirs, strict=True)
-        if (lines := differences(seen, lead.on_ours(life, quiet_s), life["steps"]))
+
+    async def led() -> list[list[list[Seen]]]:
+        sides = [each for each in (kubeconfigs, ours) if each]
+        return await asyncio.gather(*(lead.on_real(each, lives, at_once, quiet_s, prefix) for each in sides))
+
+    theirs, *own = asyncio.run(led())
+    own_lives = own[0] if own else [lead.on_ours(life, quiet_s) for life in lives]
+    found = [
+        (life, differences(first, second, life["steps"]))
+        for life, first, second in zip(lives, theirs, own_lives, strict=True)
     ]
+    return [(life, lines) for life, lines in found if lines]
 
 
 def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[Step]) -> list[str]:
@@ -102,6 +129,7 @@ def differences(theirs: Sequence[Seen], ours: Sequence[Seen], steps: Sequence[St
     said: tuple[Said, Said] = (defaultdict(set), defaultdict(set))
     wakes_alike = True
     for number, (first, second) in enumerate(zip(theirs, ours, strict=True)):
+        managing.settle(first, second)
         wakes_alike &= steps[number][0] != "delete node"
         if _is_woken_by_ours_only(first, second, steps[number]):
             return []

@@ -36,8 +36,13 @@ def body_of(kind: str, name: str, spec: Json | None = None, **metadata: Any) -> 
     groups |= dict.fromkeys(("DeviceClass", "ResourceSlice", "ResourceClaim"), "resource.k8s.io/v1")
     groups |= {"Job": "batch/v1", "CronJob": "batch/v1", "PodDisruptionBudget": "policy/v1"}
     groups |= {"ElasticQuota": "scheduling.sigs.k8s.io/v1alpha1"}
-    groups |= dict.fromkeys(("Reservation", "PodMigrationJob"), "scheduling.koordinator.sh/v1alpha1")
+    groups |= {"ElasticQuotaProfile": "quota.koordinator.sh/v1alpha1"}
+    groups |= {"ClusterColocationProfile": "config.koordinator.sh/v1alpha1"}
+    groups |= dict.fromkeys(
+        ("Reservation", "Device", "PodMigrationJob"), "scheduling.koordinator.sh/v1alpha1"
+    )
     groups |= {"NodeMetric": "slo.koordinator.sh/v1alpha1"}
+    groups |= {"NodeResourceTopology": "topology.node.k8s.io/v1alpha1"}
     body = {"apiVersion": groups.get(kind, "v1"), "kind": kind, "metadata": {"name": name, **metadata}}
     return body if spec is None else {**body, "spec": spec}
 

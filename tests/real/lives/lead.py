@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api import slo_config
+from koordinator.api.core import ConfigMap, Namespace, Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.quantity import milli
@@ -26,7 +27,7 @@ from koordinator.local.cluster import ClusterOptions, LocalCluster, install
 from koordinator.scheduler.config import config
 from koordinator.simulate import virtual_time
 from tests.local.controllers.fake_kubelet import pinned_node
-from tests.real.lives import descheduling, koordinator
+from tests.real.lives import descheduling, koordinator, managing
 from tests.real.lives.look import Looker, Seen
 from tests.real.lives.stage import Kubelet, Stage, view_of
 
@@ -57,6 +58,8 @@ SCHEDULER: Json = {
     ],
 }
 """Of both schedulers: a pod that is woken is tried again within the time that it takes to be quiet."""
+LONG_S = 1_800.0
+"""Before this a node's agent is lost."""
 FILLED_S = 60
 """Within this a namespace has its ServiceAccount, without which pods are refused."""
 
@@ -65,20 +68,22 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
     """What is seen after each step; answers of the API that refuse are seen, too."""
     is_scheduled, nodes = life.get("scheduled", False), life.get("nodes", 3)
     nodes = [{}] * nodes if isinstance(nodes, int) else nodes
+    is_managed = life.get("scheduler") == managing.NAME
+    if is_managed:
+        await _configure(stage.cluster, dict.fromkeys(managing.KEYS))
     await _set_up(stage.cluster, namespace, nodes)
     if life.get("elsewhere"):
         await _add_node(stage.cluster, f"{namespace}-x", {})
     kubelet = stage.kubelets[namespace] = Kubelet(stage, namespace, len(nodes), binds=not is_scheduled)
-    looker, seen = (
-        Looker(
-            stage.cluster,
-            namespace,
-            life["looks"],
-            is_exact=is_scheduled or "exact" in life,
-            events=life.get("events", True),
-        ),
-        [],
+    looker = Looker(
+        stage.cluster,
+        namespace,
+        life["looks"],
+        is_exact=is_scheduled or "exact" in life,
+        is_managed=is_managed,
+        events=life.get("events", True),
     )
+    seen = []
     works = (kubelet.run(), kubelet.report(), kubelet.rooms.run())
     tasks = [asyncio.create_task(work) for work in works]
     try:
@@ -86,14 +91,15 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
             await _untainted(stage, kubelet)
             await stage.quiet("", quiet_s)
         for step in life["steps"]:
-            refusal = ""
+            refusal: Json = {}
             try:
-                await _act(stage, kubelet, namespace, _own(step, namespace))
+                await _act(stage, kubelet, namespace, _own(step, namespace, stage.cluster.clock.now()))
             except errors.ApiError as error:
-                refusal = type(error).__name__
+                told = {"message": error.message.replace(namespace, "LIFE")} if is_managed else {}
+                refusal = {"class": type(error).__name__, **told}
             await stage.quiet("" if is_scheduled else namespace, max(quiet_s, life.get("quiet_s", 0.0)))
             found = await looker.look()
-            seen.append({**found, **({"refusal": [{"class": refusal}]} if refusal else {})})
+            seen.append({**found, **({"refusal": [refusal]} if refusal else {})})
     finally:
         for task in tasks:
             task.cancel()
@@ -101,6 +107,8 @@ async def lead(stage: Stage, life: Life, namespace: str, quiet_s: float = QUIET_
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await _tidy_up(stage.cluster, kubelet, namespace)
+        if is_managed:  # names of quotas are those of all namespaces
+            await _gone(stage.cluster, namespace)
     return seen
 
 
@@ -114,6 +122,15 @@ async def _untainted(stage: Stage, kubelet: Kubelet) -> None:
             if node.metadata.name in kubelet.nodes
             for taint in node.spec.taints
         ):
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _gone(cluster: Cluster, namespace: str) -> None:
+    for _ in range(FILLED_S * 10):
+        try:
+            await cluster.get(Namespace, namespace)
+        except errors.NotFound:
             return
         await asyncio.sleep(0.1)
 
@@ -222,6 +239,8 @@ async def _act(stage: Stage, kubelet: Kubelet, namespace: str, step: list[Any]) 
         case ["rooms", fate]:
             kubelet.rooms.fate = fate
             kubelet.rooms.wake_all()
+        case ["settings", data]:
+            await _configure(cluster, data)
         case ["delete pod", number]:
             await cluster.delete(Pod, _nth(stage, namespace, number), namespace)
         case ["label pod", number, labels]:
@@ -286,10 +305,17 @@ async def _load(stage: Stage, kubelet: Kubelet, name: str, system: int, pods: di
     }
 
 
-def _own(step: list[Any], namespace: str) -> list[Any]:
-    """A copy, in which the life has its name."""
-    found: list[Any] = json.loads(json.dumps(step).replace("$LIFE", namespace))
+def _own(step: list[Any], namespace: str, now_s: float) -> list[Any]:
+    """A copy, in which the life has its name, and what is now its time."""
+    text = json.dumps(step).replace("$LIFE", namespace)
+    text = text.replace("$NOW", rfc3339(now_s)).replace("$AGO", rfc3339(now_s - LONG_S))
+    found: list[Any] = json.loads(text)
     return found
+
+
+async def _configure(cluster: Cluster, data: Json) -> None:
+    """Change keys of the manager's ConfigMap."""
+    await cluster.patch(ConfigMap, slo_config.CONFIG_NAME, {"data": data}, slo_config.CONFIG_NAMESPACE)
 
 
 async def _name_owners(cluster: Cluster, namespace: str, body: Json) -> None:
@@ -370,7 +396,7 @@ async def on_real(
             seen[life["name"]] = await lead(stage, life, f"{prefix}-{life['name']}", quiet_s)
 
     async with contextlib.AsyncExitStack() as stack:
-        kind = any(map(_is_koordinator, lives))
+        kind = any(_is_koordinator(life) or life.get("scheduler") == managing.NAME for life in lives)
         stages = [
             await stack.enter_async_context(real_stage(each, is_koordinator=kind)) for each in kubeconfigs
         ]

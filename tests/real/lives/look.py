@@ -32,8 +32,11 @@ PATHS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
+    "ElasticQuotaProfile": "/apis/quota.koordinator.sh/v1alpha1/namespaces/{}/elasticquotaprofiles",
     "ElasticQuota": "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/{}/elasticquotas",
     "Reservation": "/apis/scheduling.koordinator.sh/v1alpha1/reservations",
+    "NodeMetric": "/apis/slo.koordinator.sh/v1alpha1/nodemetrics",
+    "NodeSLO": "/apis/slo.koordinator.sh/v1alpha1/nodeslos",
     "PodMigrationJob": "/apis/scheduling.koordinator.sh/v1alpha1/podmigrationjobs",
     "Node": "/api/v1/nodes",
     "PersistentVolume": "/api/v1/persistentvolumes",
@@ -42,6 +45,8 @@ CLUSTER_WIDE = ("Node", "PersistentVolume")
 """Those with the label of the life belong to it."""
 NAMING = ("Reservation", "PodMigrationJob")
 """Those that name the life's namespace belong to it."""
+OF_NODES = ("NodeMetric", "NodeSLO")
+"""Those that have the name of a node of the life belong to it."""
 TIMES = ("endpoints.kubernetes.io/last-change-trigger-time",)
 RACE = "the object has been modified"
 """An event with this tells that two controllers met."""
@@ -59,7 +64,8 @@ _DROPPED = ("uid", "resourceVersion", "managedFields", "creationTimestamp", "sel
 class Looker:
     """Looks at one namespace again and again; hashes of templates are remembered after their objects are gone.
 
-    An exact look sees numbers in messages and the nodes of pods, too, where no chance is in them.
+    An exact look sees numbers in messages and the nodes of pods, too, where no chance is in them; one at what a
+    manager has done the annotations of nodes.
     """
 
     def __init__(
@@ -69,11 +75,12 @@ class Looker:
         kinds: list[str],
         *,
         is_exact: bool = False,
+        is_managed: bool = False,
         events: bool = True,
     ) -> None:
         self._cluster, self._namespace = cluster, namespace
         self._kinds = [*kinds, *(["Event"] if events else [])]
-        self._is_exact = is_exact
+        self._is_exact, self._is_managed = is_exact, is_managed
         self._named = re.compile(rf"{namespace}(?!\d)")
         self._hashes: dict[str, str] = {}
 
@@ -85,6 +92,8 @@ class Looker:
             items = found["items"]
             if kind in NAMING:
                 items = [one for one in items if self._named.search(json.dumps(one))]
+            elif kind in OF_NODES:
+                items = [one for one in items if one["metadata"]["name"].startswith(f"{self._namespace}-")]
             raw[kind] = items
         for kind, items in raw.items():
             for item in items:
@@ -139,7 +148,9 @@ class Looker:
         body |= {"apiVersion": "", "kind": ""}
         name = self._text(meta["generateName"] + "*" if meta.get("generateName") else meta["name"])
         node = body["spec"].get("nodeName") if kind == "Pod" and self._is_exact else None
+        annotations = body["metadata"].get("annotations", {}) if self._is_managed else {}
         body = _sorted_parts(kind, body)
+        body["metadata"] |= {"annotations": {name: _parsed(text) for name, text in annotations.items()}}
         return f"{kind} {name}", _without_empty({**body, "node": node})
 
     def _message(self, text: str) -> str:
@@ -206,6 +217,14 @@ def _sorted_parts(kind: str, body: Json) -> Json:
     ):
         template.get("template", {}).get("spec", {}).pop("enableServiceLinks", None)
     return body
+
+
+def _parsed(text: str) -> Any:
+    """What an annotation says, if it is JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 API_SERVERS = ("ControllerRevision.metadata.annotations",)

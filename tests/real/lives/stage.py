@@ -10,8 +10,10 @@ from typing import Any
 
 from koordinator.api import apps, core, groups, kinds, sigs, storage
 from koordinator.api.meta import Object, controller_of
+from koordinator.api.node_metric import NodeMetric
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.api.reservation import Reservation
+from koordinator.api.slo import NodeSLO
 from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.informer import InformerFactory
@@ -41,7 +43,13 @@ VIEWS: tuple[type[Object], ...] = (
     core.ConfigMap,
     core.Event,
 )
-KOORDINATOR_VIEWS: tuple[type[Object], ...] = (sigs.ElasticQuota, Reservation, PodMigrationJob)
+KOORDINATOR_VIEWS: tuple[type[Object], ...] = (
+    sigs.ElasticQuota,
+    Reservation,
+    PodMigrationJob,
+    NodeMetric,
+    NodeSLO,
+)
 """Changes of these, and of nodes, keep a life from being quiet."""
 EARLY_S = 1_700_000_000.0
 LEASE_S = 20.0

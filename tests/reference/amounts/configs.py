@@ -173,15 +173,15 @@ def _spoil(chance: random.Random, holder: Json) -> None:
         holder[name] = chance.choice(_SCALARS)
 
 
-def _text(chance: random.Random, key: str) -> str:
-    text = json.dumps(config(chance, key))
+def text(chance: random.Random, key: str) -> str:
+    found = json.dumps(config(chance, key))
     if chance.random() < 0.03:
-        return chance.choice(("", "null", "{", "[]", '"x"', text + " ", text + "x", " ", "{}", text[:-1]))
-    return text
+        return chance.choice(("", "null", "{", "[]", '"x"', found + " ", found + "x", " ", "{}", found[:-1]))
+    return found
 
 
 def _data(chance: random.Random, keys: tuple[str, ...]) -> dict[str, str]:
-    found = {key: _text(chance, key) for key in keys if chance.random() < 0.5}
+    found = {key: text(chance, key) for key in keys if chance.random() < 0.5}
     return {key: text for key, text in found.items() if chance.random() < 0.97}
 
 
@@ -295,5 +295,5 @@ def _node(chance: random.Random) -> Json:
     }
     annotations = {}
     if chance.random() < 0.4:
-        annotations[labels.NODE_COLOCATION_STRATEGY] = _text(chance, slo_config.COLOCATION.key)
+        annotations[labels.NODE_COLOCATION_STRATEGY] = text(chance, slo_config.COLOCATION.key)
     return {"metadata": {"name": "n", "labels": {**_labels(chance), **ratios}, "annotations": annotations}}

@@ -256,7 +256,7 @@ def patch(chance: random.Random) -> Json:
     )
 
 
-def _profile(chance: random.Random, name: str) -> Json:
+def colocation_profile(chance: random.Random, name: str) -> Json:
     spec = present(
         selector=maybe(chance, 0.7, selector(chance)),
         namespaceSelector=maybe(chance, 0.3, selector(chance)),
@@ -282,7 +282,7 @@ def profile_mutate(chance: random.Random) -> Json:
     shared = {"random": chance.choice((0, 1, 49, 50, 51, 98, 99))}
     drawn = enriched(chance, pod(chance))
     if chance.random() < 0.25:
-        profile = _profile(chance, "a")
+        profile = colocation_profile(chance, "a")
         profile["spec"].setdefault("selector", {})
         profile["spec"].pop("namespaceSelector", None)
         drawn["status"] = {
@@ -290,7 +290,7 @@ def profile_mutate(chance: random.Random) -> Json:
             "phase": chance.choice(("Pending", "Pending", "Pending", "Running")),
         }
         return {"op": "reconcilePendingPod", "pod": drawn, "profile": profile, **shared}
-    profiles = [_profile(chance, name) for name in chance.sample("abc", chance.randint(1, 3))]
+    profiles = [colocation_profile(chance, name) for name in chance.sample("abc", chance.randint(1, 3))]
     classes = {
         name: present(value=value, preemptionPolicy=maybe(chance, 0.5, "Never"))
         for name, value in (("koord-batch", 5000), ("koord-mid", 7500), ("koord-prod", 9500))

@@ -250,8 +250,20 @@ class QuotaProfileController(ControllerLoop):
             elif patch := profile.quota_patch(wanted, quota):
                 await self._cluster.patch(ElasticQuota, wanted.name, patch, wanted.namespace)
         except errors.ApiError as error:
-            is_behind = isinstance(error, errors.AlreadyExists if quota is None else errors.NotFound)
-            if not is_behind:  # else our cache tells soon
+            if not await self._is_behind(wanted, quota, error):
                 self._events.warning(found, reason, f"ElasticQuota {wanted.namespace}/{wanted.name}: {error}")
             return profile.RETRY_S
         return profile.RESYNC_S
+
+    async def _is_behind(
+        self, wanted: WantedQuota, quota: ElasticQuota | None, error: errors.ApiError
+    ) -> bool:
+        """Return whether it is our cache that is late, and will tell soon. That a new quota is there already may
+        be told by the webhook for quotas, in words of its own."""
+        if quota is not None:
+            return isinstance(error, errors.NotFound)
+        try:
+            await self._cluster.get(ElasticQuota, wanted.name, wanted.namespace)
+        except errors.ApiError:
+            return False
+        return True
