@@ -26,7 +26,13 @@ from koordinator.scheduler.engine.results import ExtenderAdvice, PendingPod, Pla
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderWakeUps, connect
 from koordinator.scheduler.loop.actions import RunningActions, RunningParts, StatusWriter
-from koordinator.scheduler.loop.binding import Binder, BindingCycle, BindingRules, WaitingPods
+from koordinator.scheduler.loop.binding import (
+    TIMER_SLACK_S,
+    Binder,
+    BindingCycle,
+    BindingRules,
+    WaitingPods,
+)
 from koordinator.scheduler.loop.caches import Caches
 from koordinator.scheduler.loop.event_handlers import EventHandlers
 from koordinator.scheduler.loop.outcomes import Outcomes
@@ -50,8 +56,6 @@ TURN_S = 0.01
 """Cycles, and how long they may take, before other tasks (informers, bindings) get their turn."""
 LAST_EVENTS_S = 2.0
 """Time that events may hold up the end of the scheduler."""
-WAKE_SLACK_S = 0.001
-"""Timers may fire this much early."""
 
 
 class Scheduler:
@@ -341,7 +345,7 @@ class Scheduler:
             return
         self._wake.clear()
         wakeup_s = self.queue.next_wakeup_s()
-        pause_s = None if wakeup_s is None else max(0.0, wakeup_s - self.clock.now()) + WAKE_SLACK_S
+        pause_s = None if wakeup_s is None else max(0.0, wakeup_s - self.clock.now()) + TIMER_SLACK_S
         try:
             async with asyncio.timeout(pause_s):
                 await self._wake.wait()
